@@ -48,7 +48,7 @@ class StaleCopy:
     rows_then: int
     rows_now: int
     was_final: bool
-    """Whether it changed while it was final; changes of provisional days are expected."""
+    """Changes of provisional days are expected."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form for `--json`."""

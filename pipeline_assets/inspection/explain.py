@@ -248,10 +248,7 @@ def explain(
     last: date | None = None,
     now: datetime | None = None,
 ) -> Explanation:
-    """Explain the events with this send id or row id at the current snapshots; writes nothing. The days bound the event days.
-
-    Raises UsageError, SettingsError, and LakehouseError before the first load.
-    """
+    """Explain the events with this send or row id at the current snapshots; raises UsageError, SettingsError, LakehouseError."""
     if named(identifier) is None:
         hint = f"Give the {_IDENTITY.send_id} or the {_IDENTITY.row_id} of an event"
         raise UsageError("identifier", "is empty or blank, which names no event", hint)
@@ -334,7 +331,6 @@ def _groups(days: Iterable[date], window: int) -> list[list[date]]:
 
 
 def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
-    """The events with the publications of the slices that may have held them, and the rows of each."""
     window = search.runtime.settings.dedupe_window_days
     near = [neighbourhood((Slice(day, event.project_id) for day in event.days), window) for event in events]
     every = set().union(*near)

@@ -87,10 +87,7 @@ def calendar(
     first_days: Mapping[str, date],
     missing: frozenset[tuple[str, date]] = frozenset(),
 ) -> Calendar | None:
-    """The calendar from the first delivery to the last day on record, with earlier red days; None where nothing is on record.
-
-    `missing`: (dimension table, day) pairs without a snapshot, where another day's may stand in.
-    """
+    """From the first delivery to the last day on record, with earlier red days; `missing`: (table, day) without a snapshot."""
     raw = {table.key for table in RAW_TABLES.values()}
     verdicts: dict[tuple[str, date], Counter[Verdict]] = {}
     for name, day, text, projects in (*(one for one in slices if one[0] not in raw), *batches):
@@ -115,7 +112,6 @@ def calendar(
 
 
 MOST_DAYS = 184
-"""The newest days, which a chart shows."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -255,7 +251,6 @@ class HealthReport:
     troubles: tuple[ReceiverTrouble, ...]
     golden_faults: tuple[GoldenFault, ...]
     mismatches: Sequence[CheckFigure]
-    """Days with rows, measures or golden totals that do not agree, and how many."""
     duplicate_keys: Sequence[CheckFigure]
     """Keys per thousand that occur twice in published or refused content."""
     lateness: Mapping[str, Lateness]

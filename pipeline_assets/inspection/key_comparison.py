@@ -30,7 +30,6 @@ from pipeline_assets.transforms.key_changes import (
 
 EVENT_TABLES: dict[str, Table] = {table.key: table for table in (REFINED_EVENTS, *RAW_TABLES.values())}
 ALIASES = {source.value: RAW_TABLES[source].key for source in Source}
-"""For `--against backfill`."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class KeyComparison:
     counts: dict[tuple[str, date | None, str], int] = field(default_factory=dict)
     """(project, day, state) -> number of keys; the day is None for a list without days."""
     samples: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """State -> some keys in it, each with its day."""
     nameless: int = 0
     """Uncompared rows of the table, without the ids that the list uses."""
     outside: int = 0

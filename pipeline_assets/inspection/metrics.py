@@ -33,10 +33,7 @@ _BEGINNING = b"# HELP tidemark_up "
 
 
 def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mapping[str, int] | None) -> list[Metric]:
-    """All families with their samples, zero counts included, so that an alert rule sees a problem end.
-
-    `queue`: status -> the number of runs in Dagster; None where it could not be reached. Raises LedgerError, SettingsError.
-    """
+    """All families, zero counts included, so that an alert rule sees a problem end; raises LedgerError, SettingsError."""
     report, went = read_health(ledger, settings, now), ledger.checkup
     states = list(report.calendar.states.values()) if report.calendar is not None else []
     refused = {

@@ -34,7 +34,6 @@ class AnswerKind(StrEnum):
 
     ACCEPT_CHANGE = "a closed day would change"
     ACCEPT_MISSING = "deliveries are missing"
-    """Have them delivered and load again, fetch them from the vendor, or accept the loss."""
     LOAD_AGAIN = "a delivery or a check failed"
     RELEASE = "held by an operator"
     REBUILD = "a rebuild is open"
@@ -135,10 +134,7 @@ def in_graph(table: str) -> tuple[int, str]:
 
 
 def questions(faults: Iterable[Fault], early: frozenset[tuple[date, str]]) -> list[Question]:
-    """Group faults that are not early into questions; those for the operator first, newest days first.
-
-    One question covers days without a gap, of all projects with the same need on the same days.
-    """
+    """Group the faults that are not early; one question covers days without a gap, of all projects with the same need."""
     needs: dict[tuple[AnswerKind, Source, str], dict[date, list[Fault]]] = {}
     for fault in (one for one in faults if not is_early(one, early)):
         source = Source(fault.place) if fault.place in _SOURCES else Source.REGULAR

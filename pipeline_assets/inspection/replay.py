@@ -101,10 +101,7 @@ class Then:
 def shares_of(
     runtime: Runtime, table: Table, key: Slice, then: Then, present: Present, today: State
 ) -> Iterator[Share]:
-    """The shares of the difference between the publication and `today`: code, then each setting, then the inputs.
-
-    Each step builds the slice with one more part as of today, so the shares add up to the whole difference.
-    """
+    """Shares of the difference from `today`: code, then each setting, then the inputs; each step switches one more part."""
     settings, builder = then.origin.settings, builder_of(table)
     with ExitStack() as stack:
 
@@ -222,7 +219,6 @@ def _decided(moved: DataFrame, inputs: Inputs, settings: Settings, *, is_came: b
 
 
 SNAPSHOTS = frozenset(dimension.snapshot.key for dimension in DIMENSIONS)
-"""Tables in which each slice is one object in landing."""
 
 
 @dataclass(frozen=True)

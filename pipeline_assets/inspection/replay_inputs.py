@@ -40,10 +40,7 @@ class Kept:
 
 
 def places(kept: Kept, key: Slice, digest: Digest, pin: int | None) -> tuple[int, ...]:
-    """Existing snapshots in which the slice has this digest according to the ledger; the pinned one first, always included.
-
-    The others are the head, snapshots that published this content, and the parents of the publications that replaced it.
-    """
+    """Kept snapshots with this digest: the pin, the head, those that published it, the parents of those that replaced it."""
     found = [pin, *_recorded(kept, key, digest)]
     return tuple(dict.fromkeys(place for place in found if place is not None and place in kept.snapshot_ids))
 
@@ -99,10 +96,7 @@ def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
 def without_items(
     table: Table, origin: Origin | Obstacle, today: Settings, reason: str, choose: Callable[[Settings], Items]
 ) -> list[Obstacle]:
-    """Why a day cannot be built from current inputs; changed settings first, if they are the reason.
-
-    `reason`: why the current settings choose no items; `choose`: the choice that other settings would make now.
-    """
+    """Why current inputs give no build, changed settings first; `choose`: the choice that other settings would make now."""
     told = Obstacle(reason, _DELIVER)
     if isinstance(origin, Obstacle) or not choose(origin.settings).days:
         return [told]

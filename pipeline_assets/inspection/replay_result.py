@@ -134,7 +134,6 @@ class Replay:
     result: ReplayResult
     is_standing: bool
     code: tuple[str | None, str]
-    """On record, and current."""
     replayed: Digest | None = None
     inputs: tuple[InputSlice, ...] = ()
     differing: tuple[str, ...] = ()
@@ -291,10 +290,7 @@ class Obstacle:
 def origin_of(
     table: Table, publication: PublicationRecord, confirmed: SliceRecord | None, settings: Settings
 ) -> Origin | Obstacle:
-    """The inputs of a publication, or why they are unknown. `confirmed`: the slice's record if the publication is its last one.
-
-    Raises SettingsError for a recorded setting that cannot be read.
-    """
+    """The recorded inputs, or why they are unknown; `confirmed`: the last publication's slice. Raises SettingsError."""
     state, code, notes = publication.input_state, publication.code_version, []
     if state is None and confirmed is not None and confirmed.digest == publication.digest_after:
         state, code = confirmed.input_state, confirmed.code_version
@@ -353,10 +349,7 @@ def gone(inputs: Sequence[InputSlice]) -> list[Obstacle]:
 def as_published_causes(
     origin: Origin, inputs: Sequence[InputSlice], recorded: Digest, replayed: Digest, published: PublishedToday | None
 ) -> list[Obstacle]:
-    """Why a publication recomputed from its own inputs differs from the record, nearest to the source first; may be empty.
-
-    `published`: None where the publication is not the slice's last one.
-    """
+    """Why a replay from the original inputs differs, nearest to the source first; `published`: None if it is not the last one."""
     causes = [
         Obstacle(f"input {one.day.table} {one.day.day} is not what it was: {one.change}", _FILES)
         for one in inputs

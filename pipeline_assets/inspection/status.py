@@ -60,10 +60,7 @@ def day_statuses(
 
 
 def dimension_statuses(ledger: Ledger, days: Sequence[date], *, is_all_wanted: bool = False) -> list[DayStatus]:
-    """One status per day and table of the dimensions in use, read from the slice that files the day.
-
-    `is_all_wanted`: include dimensions whose snapshots of these days were only refused or wait, or all if there are none.
-    """
+    """One status per day and table of dimensions in use; `is_all_wanted`: also of dimensions that were only refused or wait."""
     used = _in_use(ledger)
     if is_all_wanted:
         used = [one for one in DIMENSIONS if one in used or _are_recorded(ledger, one, days)] or list(DIMENSIONS)

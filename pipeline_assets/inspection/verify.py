@@ -39,7 +39,7 @@ class ReplayMatch(StrEnum):
     MISSING = "missing"
     EXTRA = "extra"
     LOST = "lost"
-    """A data file of it is gone, so the published rows cannot be read."""
+    """A data file of it is gone."""
     UNPROVEN = "unproven"
     """It differs, but landing no longer holds the loaded objects, or holds others, so this proves nothing."""
 

@@ -42,7 +42,6 @@ class Reach:
     arrival_days: int
     """Arrival days that a load of one day considers: its own, and `days` before it."""
     objects: int
-    """Listed on average."""
     slices: int
     """Slices whose inputs the load compares: one per arrival day, project and derived table."""
     rows: int

@@ -190,7 +190,6 @@ class Held:
     digest: Digest
     digest_before: Digest
     then: str
-    """The next load's effect on it, in words."""
 
 
 def preview(
@@ -204,10 +203,7 @@ def preview(
     *,
     is_load_next: bool,
 ) -> list[Held]:
-    """The held slices of these tables (empty = all) and days; writes nothing. Raises UsageError where nothing is held.
-
-    `is_load_next`: whether a load of exactly these days follows, which also rebuilds slices of other code versions.
-    """
+    """The held slices of these tables (empty = all) and days, else UsageError; `is_load_next`: a load of these days follows."""
     reasons = {
         (table.key, key): reason
         for table in RESTORABLE

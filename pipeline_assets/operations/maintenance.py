@@ -56,10 +56,7 @@ class Rewritten:
 
 
 def compact(runtime: Runtime, table: Table, cold: Sequence[Slice], run_id: str) -> Rewritten:
-    """Join the small files of these slices, also of held ones; publish only if the rows are proven to match the ledger.
-
-    A load that publishes one of them meanwhile wins. Raises LakehouseError, with the slices unchanged, where rows differ.
-    """
+    """Join the small files of these slices, also of held ones; raises LakehouseError, with no change, where rows would differ."""
     return _rewritten(runtime, table, cold, run_id, None)
 
 
@@ -194,10 +191,7 @@ class TableUpkeep(Rewritten):
 def _leftovers(
     upkeep: Upkeep, table: Table, name: str, now: datetime, span: timedelta, youngest: timedelta, max_share: float
 ) -> TableUpkeep:
-    """The removable files below a table's location; removes nothing.
-
-    `span`: how long the table's history is kept; `youngest` (at most `span`): the age below which nothing is removed.
-    """
+    """The removable files; `span`: how long history is kept; `youngest`, at most `span`: the least age of such a file."""
     below = upkeep.below(table)
     foreign = [file for file in below.unknown if file.commits and file.table_uuid != below.table_uuid]
     if foreign:

@@ -121,7 +121,6 @@ class _Round(threading.Thread):
         if self.is_alive():
             told.reason = "it did not answer in time"
             self._mark_failed(told.reason)
-        # More may have come meanwhile.
         told.left = max(1, told.left) if told.reason else 0
         return told
 

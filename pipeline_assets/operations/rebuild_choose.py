@@ -28,11 +28,7 @@ IsLive = Callable[[str], bool | None]
 
 
 def begin(runtime: Runtime, request: Rebuild, who: str, run_id: str, is_live: IsLive) -> RebuildRecord:
-    """Begin or continue the rebuild of exactly these slices, claimed by this run.
-
-    Raises UsageError for tables or days that cannot be served, where another open rebuild has some of them, or where another run
-    works on it.
-    """
+    """Begin or continue the rebuild of exactly these slices; raises UsageError, also where another rebuild or run has some."""
     asked = asked_for(request, runtime.settings, who, run_id)
     tables = tables_of(asked.tables)
     rebuild = runtime.ledger.rebuilds.begin(asked)
@@ -157,7 +153,6 @@ class Chosen:
     left_out: Mapping[Slice, RebuiltSlice] = field(default_factory=dict)
     built_beside: frozenset[Slice] = frozenset()
     beside: Mapping[Slice, str] = field(default_factory=dict)
-    """Slice to build -> the neighbours it is audited beside (`states_beside`)."""
 
 
 def choose(

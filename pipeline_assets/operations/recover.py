@@ -45,9 +45,9 @@ from resources.ledger.rebuilds import Recoveries
 
 HOURS_AT_ONCE = 24
 _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError, SettingsError)
-"""Errors that all other hours of the project would meet as well."""
+"""All other hours of the project would meet these as well."""
 _OF_THE_RANGE = (ExportContentError, ExportRefusedError)
-"""Errors that a smaller range may avoid."""
+"""A smaller range may avoid these."""
 _DEEPEST = 6
 """Refusals in a row that lead from all hours of a day to one; one more ends the day."""
 _PLACES = (lambda _: -1, lambda _: 0, lambda count: count // 2)

@@ -41,7 +41,6 @@ class HourState(StrEnum):
     """Raw holds the hour, or it was accepted as empty."""
     DELIVERED = "delivered"
     REFUSED = "refused"
-    """Its batch is refused, so raw does not hold it."""
     LOST = "lost"
     """Raw holds objects of the hour that landing lost; its batch is refused for that."""
     MISSING = "missing"
@@ -63,7 +62,6 @@ class RecoveryRequest:
     is_refused_only: bool = False
     """True: only bad hours of days that are refused, short of hours or half recovered; False: every hour of the range."""
     is_asking_again: bool = False
-    """Whether to fetch hours again of which the vendor had no data."""
 
 
 def recovery_request(settings: Settings, request: Recover) -> RecoveryRequest:
@@ -87,7 +85,7 @@ class PlannedHour:
     is_asked: bool
     is_exported: bool
     has_rows: bool
-    """Or was unreadable: the vendor must have had data."""
+    """Or an unreadable delivery: the vendor must have had data."""
     is_settled: bool
     is_gap: bool = False
     """Whether nothing came of the hour, while other hours of the day came."""
@@ -305,10 +303,7 @@ def plan_repairs(
     now: datetime,
     tried: Tried = frozenset(),
 ) -> list[Repair]:
-    """Proposals for the days that do not agree; writes nothing. `lacking`: day -> whether too little is published.
-
-    `tried`: earlier runs that did not close a day. Raises the errors of ledger and landing where they cannot be reached.
-    """
+    """Proposals for days that do not agree; `lacking`: day -> whether too little is published; `tried`: failed runs."""
     found = [
         repair
         for project in sorted({key.project_id for key in lacking})

@@ -263,7 +263,7 @@ def _tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
 
 
 def _require_whole_exchanges(runtime: Runtime, request: RollbackRequest, look: _Look) -> None:
-    """Such events would be lost or doubled."""
+    """Events that moved between a chosen and another day since would be lost or doubled."""
     table, window = look.table, look.table.kind.exchange_days(runtime.settings)
     if not window:
         return

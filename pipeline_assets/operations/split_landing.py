@@ -64,7 +64,6 @@ class PrefixListing:
     misnamed: tuple[Placed, ...]
     markers: Mapping[tuple[date, int], Placed]
     unrecognized: Mapping[str, UnrecognizedObject]
-    """Key -> why it cannot be moved."""
 
     @property
     def by_key(self) -> dict[str, Placed]:
@@ -271,9 +270,8 @@ def find_doubles(
 ) -> tuple[dict[Placed, str], list[str]]:
     """Object -> the earlier upload of its hour that it repeats, in words; and the keys of objects that cannot be read.
 
-    A repeated export keeps the hour of an event's file, so the events of an hour's objects are compared. Doubles and `known`
-    recovered objects never serve as originals, so the result does not depend on which doubles were moved already. Memory
-    holds a number for each event of one hour.
+    Doubles and `known` recovered objects never serve as originals, so the result does not depend on earlier moves. Memory holds a
+    number for each event of one hour.
     """
     reasons: dict[Placed, str] = {}
     unread: list[str] = []
@@ -336,12 +334,10 @@ def relocate(
 ) -> Iterator[Relocation]:
     """Move objects of a project, hour by hour; yields the result for each.
 
-    All objects of an hour are copied and compared, then its marker is written, then the sources are deleted: a load that waits
-    for markers finds whole hours, and a repetition needs only the remaining sources. A refused object keeps all sources of its
-    hour. `excluded`: keys of which an operator excluded a version. `is_claimed`: whether a recovery of an hour has not ended;
-    such an hour stays until its marker exists, because the move's marker would call it complete.
-    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses, and LedgerError where claims cannot
-    be read; objects that were moved stay moved.
+    Copy and compare all objects of an hour, write its marker, then delete the sources: loads find whole hours, and a repetition
+    needs only the remaining sources. A refused object keeps all sources of its hour. `excluded`: keys with an excluded version.
+    `is_claimed`: whether a recovery of an hour has not ended; such an hour stays until its marker exists. Raises
+    LandingAccessError, LandingUnavailableError and LedgerError; moved objects stay moved.
     """
     for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
         objects = list(of_hour)

@@ -160,9 +160,8 @@ def list_windows(
 ) -> list[tuple[Window, Listing]]:
     """Return the windows of this evaluation, newest first, with the listing of each; advances the cursor.
 
-    Regular exports have about as many names every day, so the limit counts days. Recoveries lie on few, mostly old days, and an
-    empty folder costs the same for a month as for a day, so whole windows are listed, and fewer days only where they hold many
-    names. Raises the errors of `LandingStore.list`.
+    The limit counts days of regular exports. Recoveries lie on few, mostly old days, and an empty folder costs the same
+    for a month as for a day, so the limit counts their names. Raises the errors of `LandingStore.list`.
     """
     projects = settings.projects
     fewest = _newest_days(settings) + _FEWEST_PARTS
@@ -209,11 +208,7 @@ def _newest_days(settings: Settings) -> int:
 
 
 def _look(settings: Settings, cursor: Cursor, today: date, days: int | None) -> _Look:
-    """Choose the windows: all days inside the redelivery horizon, and another part of the older days each time.
-
-    If these exceed `days`: the newest days, and parts of the rest of the horizon, which gets most of the remaining room, and of
-    the older days. A redelivery is then found some evaluations later.
-    """
+    """The redelivery horizon, and the next part of older days; above `days`, the newest days and parts of both."""
     recent = max(settings.calendar_start, today - timedelta(days=settings.redelivery_horizon_days))
     older = DAYS_PER_TICK if recent > settings.calendar_start else 0
     newest, in_horizon = recent, 0

@@ -141,7 +141,6 @@ def commands_of(state: DayState, early: frozenset[tuple[date, str]]) -> Sequence
 
 _MOST_REVISIONS = 15
 _OF_AUDIT = ("raw_rows", "_duplicate", "superseded", "lag_seconds", "rows_with")
-"""Parts of the names of audit figures, which are not measures of a table."""
 
 
 def page_of(report: HealthReport) -> str:

@@ -31,15 +31,12 @@ def under_way(instance: dg.DagsterInstance, ledger: Ledger, job_name: str | None
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:
-    """Whether a branch's run is alive, as a function; None where neither ledger nor Dagster knows the run.
-
-    This run's branches are leftovers of an earlier try. An unknown run may belong to another deployment.
-    """
+    """Whether a branch's run is alive; None if neither ledger nor Dagster knows it. False for leftovers of this run."""
 
     def is_live(attempt: str) -> bool | None:
         run_id, _, rest = attempt.partition("_")
         if run_id == GREEN:
-            # It belongs to no run: it is needed until an operator answers the rebuild.
+            # A rebuild's branch belongs to no run: it is needed until an operator answers the rebuild.
             rebuild = ledger.rebuilds.find(int(rest)) if rest.isdecimal() else None
             return None if rebuild is None else rebuild.state.is_open
         if run_id == own_run_id.replace("-", ""):
@@ -103,11 +100,7 @@ def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
 
 
 def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str | None = None) -> list[DeadRun]:
-    """Check every process once, report dead ones to ledger and Dagster, and return them.
-
-    A run of this code `location` without a recorded process counts as missing. Runs of other locations, and runs that also do
-    other work, count only once their process is on record.
-    """
+    """Report dead runs to ledger and Dagster; a run of this code `location` without a recorded process counts as missing."""
     runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING)))}
     expected = {run_id: run.job_name for run_id, run in runs.items() if _is_expected(run, location)}
     processes = ledger.processes.look(runs.keys(), expected)

@@ -44,10 +44,9 @@ Work = Callable[[dg.OpExecutionContext, Runtime, Any, Clock], Iterator[Any] | No
 def operation_job(
     name: str, op_name: str, *, is_told: bool = True, purpose: Purpose | None = None, pool: str | None = None
 ) -> Callable[[Work], Callable[[Settings], dg.JobDefinition]]:
-    """Turn the work of an operation into a function that returns its job for a deployment's settings.
+    """Turn an operation's work into a function of settings that returns its job; the request is the run config.
 
-    The run config is the request, and the first line of its docstring the description. `is_told`: whether receivers get notices,
-    except after a dry run. `purpose`: as `op_runtime`.
+    `is_told`: whether receivers get notices, except after a dry run. `purpose`: as `op_runtime`.
     """
 
     def of_work(work: Work) -> Callable[[Settings], dg.JobDefinition]:

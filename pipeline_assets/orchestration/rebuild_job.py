@@ -24,10 +24,8 @@ from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.operation_job import operation_job
 
 GreenSlices = Mapping[str, Mapping[Slice, RebuiltSlice]]
-"""Table, in topological order -> its slices in a rebuild."""
 
 REBUILD_JOB = "rebuild"
-# An op and a job must not share a name within a code location.
 REBUILD_OP = "rebuild_slices"
 
 

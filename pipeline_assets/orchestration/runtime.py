@@ -145,7 +145,6 @@ def _replace(stack: ExitStack, storage: object, name: str, method: Callable[...,
 
 
 _RETRIES, _RETRY_PAUSE_SECONDS = 2, 10
-"""Retries of an op after a transient failure, beyond those of each request."""
 
 
 def production_ledger(settings: Settings) -> Ledger:

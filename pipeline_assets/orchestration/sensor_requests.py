@@ -41,7 +41,6 @@ class Subject:
     loaded_day: date
     """The day that is loaded for it; differs where the due day is outside the calendar."""
     table: str = ""
-    """The due table, where it is evaluated separately from the other tables of its day."""
 
     def __str__(self) -> str:
         """The due day, for messages."""
@@ -84,7 +83,6 @@ class Cursor:
     seen: dict[str, HourObservation] = field(default_factory=dict)
     attempts: dict[_Key, Attempt] = field(default_factory=dict)
     reported: dict[str, str] = field(default_factory=dict)
-    """Arrival day -> digest of the last report of its objects to Dagster."""
     sweep_from: date | None = None
     horizon_from: date | None = None
     """The day where the redelivery horizon continues, if it is too large for one evaluation."""

@@ -94,11 +94,7 @@ def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
 def _by_subject(
     by_day: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
 ) -> tuple[dict[Subject, list[tuple[str, str]]], list[date]]:
-    """States and reasons of stale slices by subject; also the days that no day of the calendar can rebuild.
-
-    A day outside the calendar has no partition: it is rebuilt with the last arrival day in reach that has events of it. Every
-    evaluation scans all intervals of dimensions, so these are subjects of their own.
-    """
+    """States and reasons of stale slices by subject, and days outside the calendar that no arrival day in reach can rebuild."""
     reach = timedelta(days=settings.reprocessing_window_days)
     found: dict[Subject, list[tuple[str, str]]] = {}
     beyond = []
