@@ -172,7 +172,6 @@ def dagster_home() -> Path:
     if not os.environ.get("DAGSTER_HOME"):
         home = Path.cwd() / "data" / "dagster_home"
         home.parent.mkdir(exist_ok=True)
-        # Runs and logs are private.
         home.mkdir(mode=0o700, exist_ok=True)
         os.environ["DAGSTER_HOME"] = str(home)
         # A link, so that changes of the deployment's own file count.

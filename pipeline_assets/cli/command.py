@@ -37,7 +37,6 @@ def command(request: type[Request], module: str) -> Callable[..., NoReturn]:
         error_console = PlainConsole(stderr=True, soft_wrap=True)
         try:
             function = getattr(import_module(f"pipeline_assets.cli.{module}"), request.command().replace("-", "_"))
-            # Typer has parsed each value by its type.
             code = function(request.model_construct(**given))
         except TidemarkError as error:
             _print_error(error_console, error)

@@ -265,7 +265,6 @@ def snapshots(request: Snapshots) -> int:
     chosen = list(Engine) if request.engine is Engines.ALL else [Engine(request.engine.value)]
     lines = {one: reading_lines(one, settings, cut.snapshots, resting) for one in chosen}
     promise = promise_of(settings)
-    # Snapshot ids exceed the integers that JSON readers hold exactly.
     numbers = {name: str(number) for name, number in cut.snapshots.items()}
     if request.as_json:
         place = {"number": cut.number, "run_id": cut.run_id, "published_at": cut.published_at, "promise": promise.value}

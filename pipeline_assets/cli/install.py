@@ -28,7 +28,6 @@ from resources.spark.jars import JARS, available, fetch, jars_folder, make_archi
 WORKSPACE_NAME = "workspace.yaml"
 STEPS_NAME = "NEXT_STEPS.md"
 _PLACES = ("landing_url", "warehouse_url", "catalog_url")
-"""Settings that a new deployment's file sets instead of commenting out."""
 
 
 def init(request: Init) -> int:

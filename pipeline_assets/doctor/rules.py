@@ -91,7 +91,6 @@ class TableHead(NamedTuple):
     ledger: int | None
     is_ours: bool = True
     branches: tuple[str, ...] = ()
-    """Tidemark's branches with staged work."""
     snapshots: int = 0
     oldest_at: datetime | None = None
     history_days: int = 0
@@ -177,7 +176,7 @@ def one_transaction(promise: Promise) -> Answer:
 
 
 def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinished: int, since: str) -> Answer:
-    """Whether only loads write to the tables; `strange`: tables with an unrecorded foreign head; before `since`: yellow."""
+    """Whether only loads write to the tables; `strange`: foreign head, unrecorded; findings before `since` are yellow."""
     foreign = [one for one in found if one.kind is CauseKind.FOREIGN]
     dead = len(found) - len(foreign)
     also = f"; {dead} changes of runs that died before they were recorded were found and taken up" if dead else ""
@@ -201,9 +200,7 @@ class Prefixes(NamedTuple):
     """The objects below the projects' prefixes, by names and upload times: (project, key)."""
 
     objects: int
-    """Number of regular ones."""
     misnamed: Sequence[tuple[str, str]] = ()
-    """Named as a recovery's."""
     late: Sequence[tuple[str, str]] = ()
     """Written long after their hour's marker, or after their day's deadline."""
     unplaced: Sequence[tuple[str, str]] = ()

@@ -294,7 +294,7 @@ def a_reason(subject: str, text: str) -> str:
 
 
 class AcceptanceKind(StrEnum):
-    """What an operator accepts of a table's day; the value is the name in run config."""
+    """Kinds of acceptance of a table's day; the value is the name in run config."""
 
     CHANGE = "accept_changes"
     MISSING = "accept_missing"

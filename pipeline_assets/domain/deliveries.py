@@ -87,7 +87,7 @@ RENAME = "Give these objects the vendor's names (`#n.json.gz` behind the hour), 
 def unplaced_hours(
     odd_objects: Iterable[UnrecognizedObject], deliveries: Container[str]
 ) -> dict[BatchKey, dict[str, int]]:
-    """Batch -> object -> hour, of objects that no load can place by a name that begins as an hour's, not a delivery's."""
+    """Batch -> object -> hour, of unplaced objects named as an hour's, without those that extend a delivery's name."""
     found: dict[BatchKey, dict[str, int]] = {}
     for odd in odd_objects:
         name, end, _ = odd.key.partition(".json.gz")

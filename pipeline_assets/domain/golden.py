@@ -72,7 +72,7 @@ class GoldenReading:
 
     source: GoldenSource
     days: frozenset[date] = frozenset()
-    """Days that the source covered without a fault: its earlier totals of them no longer count."""
+    """Days that the source covered without a fault, so that its earlier totals of them are void."""
     totals: tuple[GoldenTotal, ...] = ()
     """A total of another day replaces only the earlier total of its measure."""
     faults: tuple[GoldenFault, ...] = ()

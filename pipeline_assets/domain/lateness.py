@@ -158,7 +158,10 @@ class Lateness:
 
 
 def lateness(arrivals: Iterable[Arrival]) -> dict[str, Lateness]:
-    """Project -> lateness of its rows; `""` -> all projects. By arrival day, as late rows of recent days are to come."""
+    """Project -> lateness of its rows; `""` -> all projects.
+
+    Rows are grouped by arrival day, because the late rows of recent event days are still to come.
+    """
     counts: dict[str, Counter[int]] = {"": Counter()}
     arrived_on: dict[str, set[date]] = {"": set()}
     for project, arrived, day, rows in arrivals:
@@ -229,6 +232,5 @@ def out_of_reach(arrivals: Iterable[Arrival], settings: Settings) -> dict[str, i
     before = future = 0
     for _, arrived, day, rows in arrivals:
         before += rows if day < settings.calendar_start else 0
-        # The sender's clock was ahead.
         future += rows if day > arrived else 0
     return {"rows_before_calendar": before, "rows_in_future": future}

@@ -25,7 +25,7 @@ _ID_LENGTH = 32
 
 
 class NoticeKind(StrEnum):
-    """What happened to a published day."""
+    """Kinds of notices."""
 
     CHANGE = "change"
     REFUSAL = "refusal"
@@ -33,7 +33,7 @@ class NoticeKind(StrEnum):
     """A refused day was published, or its published content matches its inputs again."""
     GOLDEN_MISMATCH = "golden_mismatch"
     GOLDEN_AGREEMENT = "golden_agreement"
-    """The day agrees with its totals again, or no total covers it any more."""
+    """The day agrees with its totals again, or no total covers it."""
 
 
 _ARRIVALS = ("deliveries", "deliveries_total", "exclusions", "exclusions_total")

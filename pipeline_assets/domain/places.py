@@ -163,7 +163,10 @@ def is_web_address(url: str) -> bool:
 
 
 def refusal_of_web_address(url: str) -> str | None:
-    """Why nothing is sent to a URL: credentials, http elsewhere, a host of credentials; else None. Repeats no secret."""
+    """Why nothing is sent to a URL, else None; the text repeats at most an address of its host.
+
+    Refused are credentials in it, http to another machine, and hosts that serve a machine's own credentials.
+    """
     if not is_web_address(url):
         return "is not http:// or https:// with a host"
     parsed = urlsplit(url)

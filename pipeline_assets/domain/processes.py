@@ -16,7 +16,7 @@ PATIENT_LOOKS = 12
 
 
 class Sight(StrEnum):
-    """What this machine can see of a process."""
+    """A machine's view of a process."""
 
     THERE = "there"
     GONE = "gone"

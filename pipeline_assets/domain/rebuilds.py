@@ -43,7 +43,6 @@ class RebuildRecord:
 
     number: int
     tables: tuple[str, ...]
-    """Keys, in topological order."""
     first: date
     last: date
     projects: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What an operator asks: one request per operation. The command line is made from it, and jobs take it as run config."""
+"""Requests of operators, one per operation: the command line is made from them, and jobs take them as run config."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Shell(NamedTuple):
 
 
 class Request(BaseModel):
-    """What an operation is asked; its docstring is the help of the command."""
+    """Input of an operation; its docstring is the help of the command."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -124,7 +124,7 @@ class Setup(Request):
 
 
 class LoadSource(StrEnum):
-    """What `load` reads from landing."""
+    """Deliveries that `load` reads from landing."""
 
     REGULAR = Source.REGULAR.value
     BACKFILL = Source.BACKFILL.value
@@ -373,7 +373,7 @@ class Rollback(Release):
 
 
 class RebuildAction(StrEnum):
-    """What is done about a rebuild."""
+    """Actions on a rebuild."""
 
     START = "start"
     """Build beside main and report, or resume an interrupted build."""

@@ -66,7 +66,7 @@ _KILLED = 3
 
 
 def is_living_fork(commits: int) -> bool:
-    """Whether the last day has so many unknown commits that another catalog must be committing."""
+    """Whether the last day has so many unknown commits that another catalog must be writing."""
     return commits > _KILLED
 
 

@@ -61,7 +61,7 @@ class ShippedCode(StrEnum):
 
 
 class MissingSnapshot(StrEnum):
-    """What happens to a day's events if its snapshot misses the deadline."""
+    """Treatment of a day's events if its snapshot misses the deadline."""
 
     WAIT = "wait"
     PREVIOUS = "previous"
@@ -96,76 +96,56 @@ class Settings(BaseSettings):
     catalog_url: str = "sqlite:///data/catalog.db"
     """The Iceberg catalog: an SQLAlchemy URL (`sqlite:////abs/catalog.db`, `postgresql://…`) or a REST catalog's."""
     ledger_url: str | None = None
-    """SQLAlchemy URL of the ledger; by default the catalog's."""
     sqlite_on_shared_disk: _Names = ()
-    """Types of shared file systems (nfs4, …) on which SQLite files may lie, as no other machine opens them."""
     catalog_transactions: bool = False
     """Whether the REST catalog commits several tables at once (`POST /v1/{prefix}/transactions/commit`)."""
     catalog_name: str = Field("lake", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
 
     projects: _Names = ()
     sparse_projects: _Names = ()
-    """Projects that are often silent: a day without deliveries by its deadline is empty, not refused."""
     calendar_start: date = date(2026, 1, 1)
     """First day with a partition in Dagster; events of earlier days are loaded and only counted."""
     first_arrival: date | None = None
-    """First arrival day on which deliveries are awaited; default: the earliest that is not isolated."""
     owners: _Names = ("team:data-engineering",)
     notify_urls: _Names = ()
     """Webhooks that receive notices of changed and refused days: `https://…`, or `http://` on this machine."""
     extra_aggregates: _Names = ()
 
     reprocessing_window_days: int = Field(3, ge=0, le=400)
-    """A load of a day reads the deliveries of this many arrival days around it."""
     tolerated_missed_share: float = Field(0.005, ge=0, lt=1)
-    """Share of recent rows that may arrive after the reprocessing window of their day."""
     dedupe_window_days: int = Field(1, ge=0, le=30)
-    """Rows with one key are the same event if their days are at most this far apart."""
     redelivery_horizon_days: int = Field(30, ge=0)
-    """How far back sensors look for changed deliveries; older objects that vanish from landing stay in the tables."""
     final_after_hours: int = Field(48, ge=0)
-    """A day closes this long after its end, even without all of its markers."""
     source_precedence: Annotated[tuple[Source, ...], NoDecode, BeforeValidator(_split_comma_list)] = (
         Source.BACKFILL,
         Source.REGULAR,
     )
-    """The source that comes first wins a tie on both vendor times."""
     marker_pattern: str = "{prefix}_{date}_{hour}_complete"
 
     hours_complete_by: Completeness = Completeness.MARKERS
     quiet_minutes: int = Field(15, ge=0)
-    """How long a recovery, a changed hour or an hour without markers rests before a sensor loads it."""
     load_open_days: bool = True
     sensors_running: bool = False
 
     max_unreadable_objects: int = Field(0, ge=0)
     max_quarantined_share: float = Field(0.001, ge=0, le=1)
     max_object_bytes: int = Field(default_factory=default_object_bytes, ge=1)
-    """An object that decompresses to more is quarantined whole; one stored with more is not read."""
     max_line_bytes: int = Field(8 * 1024**2, ge=1)
     change_min_rows: int = Field(100, ge=0)
-    """Slices and snapshots with no more rows may change freely."""
     change_max_shrink: float = Field(0.01, ge=0)
-    """Share by which a measure of a final slice may shrink, and share of its keys that may be removed."""
     change_max_growth: float = Field(0.20, ge=0)
-    """Share by which a measure of a final slice may grow, and share of its keys that may be added or changed."""
     change_bounds: dict[str, ChangeBound] = {}
-    """`table:measure` -> its own bounds: `refined/events:keys_removed`, `aggregates/daily_revenue:revenue`."""
     publish_attempts: int = Field(3, ge=1)
 
     rollback_days: int = Field(30, ge=1)
-    """How far back tables can be rolled back and read; older snapshots expire, raw rows do not."""
     quarantine_days: int = Field(90, ge=1)
     max_orphan_share: float = Field(0.25, ge=0, le=1)
-    """Maintenance removes no orphans if more than this share of a table's files (and more than ten) are orphans."""
     local_bytes: int = Field(256 * 1024, ge=0)
-    """Spark on this machine only: a load of at most this many new stored bytes runs in its own process; 0: never."""
 
     revenue_properties: _Names = ("$revenue", "revenue")
     price_properties: _Names = ("$price", "price")
     quantity_properties: _Names = ("$quantity", "quantity")
     currency_properties: _Names = ("$currency", "currency")
-    """Event properties that hold revenue; the first one present counts."""
     event_types_without_revenue: _Names = (
         "[Amplitude] Revenue (Verified)",
         "[Amplitude] Revenue (Unverified)",
@@ -175,7 +155,6 @@ class Settings(BaseSettings):
     active_statuses: _Names = ("ACTIVE",)
     extra_dimensions: _Names = ()
     delivered_intervals: _Names = ()
-    """Dimensions whose intervals are delivered below `dimensions/{name}_validity/`, not derived from snapshots."""
     missing_snapshot: MissingSnapshot = MissingSnapshot.WAIT
     previous_snapshot_days: int = Field(7, ge=1, le=60)
     snapshot_max_shrink: float = Field(0.10, ge=0)
@@ -197,12 +176,10 @@ class Settings(BaseSettings):
     spark_master: str = "local[*]"
     spark_driver_memory: str = "2g"
     spark_config: dict[str, str] = {}
-    """Further Spark settings; they win over Tidemark's, except for the time zone, UTC."""
     spark_ship_code: ShippedCode = ShippedCode.ARCHIVE
     spark_shared_disk: bool = False
     """Whether a cluster's workers see this machine's folders under the same paths; otherwise places are buckets."""
     jars_dir: Path | None = None
-    """Folder of Spark's jars; default: `.jars` in a clone, otherwise a user cache."""
     jars_url: str = "https://repo1.maven.org/maven2"
     health_report: Path = Path("data/health_report.html")
     metrics_file: Path | None = None

@@ -172,7 +172,6 @@ class Scratch:
     calm: Settings
     """Of undisturbed loads of the same deliveries."""
     home: Path
-    """Dagster's home."""
     store: LocalStore | S3Store
     """Holds landing and both warehouses."""
 

@@ -144,7 +144,6 @@ class DrillState:
     digests: Mapping[str, Mapping[Slice, str]]
     """Table -> slice -> digest of the rows that a reader sees."""
     changes: Sequence[Change]
-    """In the order of the ledger."""
     branches: Sequence[str]
     """Remaining staged branches, as `table branch`."""
     shown: Mapping[str, Set[date]]
@@ -257,7 +256,6 @@ def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date,
     words = tidemark("recover", "--from", str(day), "--to", str(day))
     keys = {f"TIDEMARK_EXPORT_{name}_{project}": "of-a-drill" for name in ("KEY", "SECRET")}
     with a_vendor(files) as url:
-        # The vendor runs on this machine.
         direct = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         api = {"TIDEMARK_EXPORT_API_URL": url, "TIDEMARK_EXPORT_MIN_FREE_BYTES": "0"}
         environment = place.environment(**api, **direct, **keys)
