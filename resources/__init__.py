@@ -1,6 +1,6 @@
-"""What talks to the outside world: landing, Spark, the lakehouse, the ledger.
+"""Access to the outside world: landing, Spark, the lakehouse, the ledger.
 
-Contains: a folder a service, what all of them share.
-Add here: a service, in a folder of its own.
+Contains: one folder per service, and modules that several services share.
+Add here: a service, in its own folder.
 Does not contain: rules (pipeline_assets/domain/), decisions (pipeline_assets/load/).
 """

@@ -1,4 +1,4 @@
-"""The vendor's Export API: credentials, requests, and what its answers mean."""
+"""The vendor's Export API: credentials, requests, and the meaning of its answers."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from resources.guarded_http import ForbiddenAddressError, asked_seconds, guarded
 
 
 def export_keys(project_id: str) -> tuple[str, str]:
-    """API key and secret key of a project, from the environment alone; raises SettingsError where one is missing or blank."""
+    """Return a project's API key and secret key, from the environment alone; raises SettingsError for a missing one."""
     names = _key_variables(project_id)
     key, secret = (os.environ.get(name, "").strip() for name in names)
     for name, value in zip(names, (key, secret), strict=True):
         if not value:
             hint = f"Set {names[0]} and {names[1]} to the project's API key and secret key, in the environment alone"
             raise SettingsError(name, "is not set, so the vendor cannot be asked for the project", hint)
-    # The form that goes over the wire is as secret as its parts.
+    # The form sent over the wire is as secret as its parts.
     remember_secret(base64.b64encode(f"{key}:{secret}".encode()).decode())
     return key, secret
 
@@ -57,23 +57,22 @@ def _key_variables(project_id: str) -> tuple[str, str]:
 
 _EU = "https://analytics.eu.amplitude.com/api/2/export"
 _WORDS = 200
-"""Characters of what a server says that are repeated."""
+"""Characters of a server's text that are repeated."""
 _ZIP = b"PK"
 _CURE_OF_URL = f"Check TIDEMARK_EXPORT_API_URL (projects in the EU: {_EU}), and proxies on the way"
 
 
 class _PassingError(Exception):
-    """The same question may be answered later."""
+    """The same request may succeed later."""
 
     def __init__(self, reason: str, asked_seconds: float | None = None) -> None:
-        """Why, and how long the server asked to wait."""
         super().__init__(reason)
         self.reason = reason
         self.asked_seconds = asked_seconds
 
 
 def _failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> TidemarkError | _PassingError:
-    """What an answer other than 200 and 404 means; `body`: the beginning of its text."""
+    """The meaning of an answer other than 200 and 404; `body`: the beginning of its text."""
     status = response.status_code
     said, told = f"the vendor answered {status} {response.reason_phrase}".rstrip(), _told(body)
     if told:
@@ -99,7 +98,7 @@ def _failure_of(subject: str, project_id: str, response: httpx.Response, body: s
 
 
 def _require_archive(subject: str, response: httpx.Response, beginning: bytes) -> None:
-    """Raise ExportAnswerError where 200 brings a page, ExportContentError where it brings anything else but a zip."""
+    """Raise ExportAnswerError where 200 brings a page, ExportContentError for anything else but a zip."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     text = _told(beginning[:2000].decode("utf-8", "replace"))
     if kind.startswith("text/html") or beginning.lstrip()[:1] == b"<":
@@ -122,12 +121,11 @@ def _refused(subject: str, reason: str) -> ExportRefusedError:
 
 
 def _told(body: str) -> str:
-    # Before it is cut: half of a key is none to whoever removes keys.
+    # Before the cut: half of a key is not recognised as a key.
     return scrubbed(_words(body))[:_WORDS].rstrip(". ")
 
 
 def _words(body: str) -> str:
-    """The words of a text or of a page, in one line."""
     plain = re.sub(r"(?is)<(script|style)\b.{0,4000}?</\1>|<[^<>]{0,500}>", " ", body)
     return " ".join(html.unescape(plain).split())
 
@@ -136,25 +134,25 @@ _PATH = "/api/2/export"
 _STEP_BYTES = 1024**2
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 600.0
-"""The longest silence that is waited out: the vendor prepares an answer before it sends the first byte."""
+"""Maximum silence: the vendor prepares an answer before it sends the first byte."""
 _LONGEST_ANSWER_SECONDS = 4 * 3600.0
-"""Of one answer, however steadily it trickles: the largest comes so with 370 KB in a second."""
+"""For one answer, however slow: at 370 KB a second the largest takes as long."""
 _BODY_BYTES = 4096
-"""Of an answer that is no archive."""
+"""For an answer that is no archive."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """What the vendor sent for a range of hours."""
+    """The vendor's answer for a range of hours."""
 
     file: IO[bytes] | None
-    """At its beginning; closed and gone with the block that fetched it. None where the vendor says that it has no data."""
+    """At its beginning, closed after the block that fetched it; None where the vendor has no data."""
     answered_at: datetime
-    """When, by the clock that is behind: the vendor's or this machine's; aware."""
+    """Aware; by the vendor's or this machine's clock, whichever is behind."""
 
 
 class ExportApi:
-    """Asks for hours of projects, one after the other."""
+    """Requests hours of projects, one after the other."""
 
     def __init__(
         self,
@@ -163,7 +161,6 @@ class ExportApi:
         backoff: Backoff | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """No I/O happens here. `say` is told of every pause."""
         parts = urlsplit(settings.export_api_url)
         self.url = settings.export_api_url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{_PATH}"
         self._backoff = backoff or Backoff(settings.export_attempts)
@@ -176,10 +173,10 @@ class ExportApi:
     def fetch(
         self, project_id: str, hours: HourRange, received: Callable[[int], None] = lambda _: None
     ) -> Iterator[Download]:
-        """The archive of these hours; `received` is told of bytes as they come.
+        """Yield the archive of these hours; `received` gets the number of bytes as they come.
 
         Raises ExportAccessError and SettingsError (keys), ExportRefusedError (a shorter range may do), ExportAnswerError
-        (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond the retries), DiskFullError.
+        (another server), ExportContentError (no archive), ExportUnavailableError (beyond the retries), DiskFullError.
         """
         keys, subject = export_keys(project_id), f"export of {project_id}, {hours}"
         with closing(a_spool_on_disk()) as file:
@@ -245,13 +242,10 @@ class ExportApi:
         return Download(file, answered_at)
 
     def _require_vendor(self, subject: str, client: httpx.Client, span: Mapping[str, str]) -> None:
-        """Any server answers 404 for what it does not know; the Export API alone asks for keys there.
-
-        Asked once, without keys. Raises ExportAnswerError: a 404 of another server must not count as "no data".
-        """
+        """Raise ExportAnswerError unless the server requires keys: a 404 of any other server must not count as "no data"."""
         if self._asks_for_keys:
             return
-        # Its body may be of any size, and tells nothing.
+        # Its body may be of any size, and says nothing.
         with client.stream("GET", self.url, params=span) as response:
             status = response.status_code
         if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -285,16 +279,13 @@ class ExportApi:
 
 def _beginning(response: httpx.Response) -> str:
     body = next(_steps(response, _BODY_BYTES), b"")
-    # The last word of what is cut may be half of a key.
+    # The last word of a cut text may be half of a key.
     kept = body if len(body) < _BODY_BYTES else re.sub(rb"\S{1,512}$", b"", body[:_BODY_BYTES])
     return kept.decode("utf-8", "replace")
 
 
 def _steps(response: httpx.Response, step_bytes: int) -> Iterator[bytes]:
-    """Its bytes, in parts of at least a step but for the last; raises _PassingError where all take too long.
-
-    The timeout of a client is that of each silence.
-    """
+    """The response's bytes, in parts of at least a step but for the last; raises _PassingError where the whole takes too long."""
     deadline = time.monotonic() + _LONGEST_ANSWER_SECONDS
     step = bytearray()
     for part in response.iter_raw():

@@ -13,7 +13,7 @@ VARIABLE = "TIDEMARK_CRASH_AT"
 """`point` or `point:qualifier`, for example `after_stage:refined/events`; read once per process."""
 
 SIGNAL_FILE_VARIABLE = "TIDEMARK_CRASH_FILE"
-"""When set, the process writes its point there instead of killing itself, and goes on once the file is gone."""
+"""When set, the process writes its point there instead of dying, and goes on once the file is gone."""
 
 _POLL_SECONDS = 0.02
 
@@ -54,11 +54,11 @@ class Failpoint(StrEnum):
 
 
 OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE})
-"""Points of moves within landing, which no load reaches; tests/unit/operations/test_split_landing.py kills at each."""
+"""Points of moves within landing; tests/unit/operations/test_split_landing.py kills at each."""
 
 
 OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER})
-"""Points of a recovery, which downloads hours from the vendor (pipeline_assets/operations/recover.py); no load reaches them."""
+"""Points of a recovery (pipeline_assets/operations/recover.py)."""
 
 
 OF_REBUILDS = frozenset(
@@ -70,25 +70,25 @@ OF_REBUILDS = frozenset(
         Failpoint.AFTER_SWAPS,
     }
 )
-"""Points of a rebuild beside main, which no load reaches; tests/scenarios/test_rebuild.py kills at each."""
+"""Points of a rebuild beside main; tests/scenarios/test_rebuild.py kills at each."""
 
 
 OF_TABLE_BY_TABLE = frozenset({Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER})
-"""Points that a publish reaches only where no transaction spans tables and ledger (resources/publishing.py)."""
+"""Points of a publish where no transaction spans tables and ledger (resources/publishing.py)."""
 
 
 OF_ROLLBACKS = frozenset({Failpoint.AFTER_LOOK})
-"""Points of a rollback, after it has read its slices; no load reaches them."""
+"""Points of a rollback, after it has read its slices."""
 
 
 def failpoint(point: Failpoint, qualifier: str = "") -> None:
-    """Call all watchers of this point; does nothing where there are none."""
+    """Call all watchers of this point."""
     for watcher in _watchers:
         watcher(point, qualifier)
 
 
 def watch(*watchers: Callable[[Failpoint, str], None]) -> None:
-    """Replace all watchers: call these at every point of this process from now on."""
+    """Replace all watchers of this process."""
     _watchers[:] = watchers
 
 

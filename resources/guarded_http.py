@@ -1,4 +1,4 @@
-"""HTTP that goes only where it may: each name is resolved once, checked and connected to; requests to webhooks are signed."""
+"""HTTP to permitted addresses only: each name is resolved once, checked and connected to; webhook requests are signed."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from pipeline_assets.domain.errors import Backoff, SettingsError
 from pipeline_assets.domain.places import is_loopback, refusal_of_address
 
 _MOST_ADDRESSES = 4
-"""Of one name that are tried, one after the other."""
+"""Addresses of one name that are tried, one after the other."""
 Resolve = Callable[[str, int], Sequence[str]]
 
 
 class ForbiddenAddressError(Exception):
-    """A name leads where no request of ours goes; nothing was sent."""
+    """A name leads to a forbidden address; nothing was sent."""
 
     def __init__(self, reason: str) -> None:
-        """What is wrong with where it leads, without the URL, which may open something."""
         super().__init__(reason)
         self.reason = reason
 
 
 def addresses_of(host: str, port: int) -> list[str]:
-    """All addresses of a name, in the order in which the system would try them; raises OSError."""
+    """Return all addresses of a name, in the system's order; raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def asked_seconds(response: httpx.Response) -> float | None:
-    """How long an answer asks to wait: `Retry-After`, in seconds or as a date; None where it is neither."""
+    """Return the seconds of `Retry-After`, given in seconds or as a date; None without either."""
     text = response.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal():
         return float(text[:9])
@@ -55,11 +54,10 @@ def asked_seconds(response: httpx.Response) -> float | None:
 def guarded_client(
     url: str, timeout: httpx.Timeout | None = None, resolve: Resolve = addresses_of, *, is_secret: bool = True
 ) -> httpx.Client:
-    """A client for requests to one URL; redirects are not followed, and no answer is unpacked unasked.
+    """Return a client for requests to one URL, without redirects and without decompression.
 
-    A request raises ForbiddenAddressError; SettingsError is raised here for a proxy that cannot be used. Where the
-    environment names a proxy for the URL, names are resolved by it, and what they lead to is its operator's to bound; this
-    machine itself is never asked through one. `is_secret`: what is sent goes to another machine by https alone.
+    A request raises ForbiddenAddressError; an unusable proxy raises SettingsError here. A proxy of the environment resolves names
+    itself; loopback addresses never go through one. `is_secret`: content leaves this machine by https alone.
     """
     # An encoded body would be unpacked without bounds.
     headers = {"Accept-Encoding": "identity"}
@@ -67,12 +65,11 @@ def guarded_client(
     proxies = {} if is_loopback(parsed.host) or proxy_bypass(parsed.host) else getproxies()
     for kind in (parsed.scheme, "all"):
         if proxy := proxies.get(kind):
-            # Others read a proxy without a scheme so as well.
             given = proxy if "://" in proxy else f"http://{proxy}"
             try:
                 return httpx.Client(proxy=given, timeout=timeout, headers=headers, follow_redirects=False)
             except (ValueError, ImportError, httpx.InvalidURL):
-                # Its words hold the proxy's password.
+                # Its text holds the proxy's password.
                 raise _unusable_proxy(kind) from None
     return httpx.Client(
         transport=_Guarded(resolve, is_secret=is_secret), timeout=timeout, headers=headers, follow_redirects=False
@@ -88,17 +85,16 @@ def _unusable_proxy(kind: str) -> SettingsError:
 
 
 class _Guarded(httpx.BaseTransport):
-    """Connects to the address that was looked at, so that a name that changes its mind in between leads nowhere else."""
+    """Connects to the checked address, so that a name with another address a moment later leads nowhere else."""
 
     def __init__(self, resolve: Resolve, *, is_secret: bool) -> None:
         self._resolve, self._is_secret = resolve, is_secret
         self._inner = httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises ForbiddenAddressError, and what httpx raises."""
         failure: httpx.TransportError | None = None
         for address in self._allowed(request)[:_MOST_ADDRESSES]:
-            # The certificate is that of the name, and the server is told the name (its Host header is set already).
+            # Certificate and server name are those of the name (its Host header is set already).
             told = httpx.Request(
                 request.method,
                 request.url.copy_with(host=address),
@@ -137,35 +133,34 @@ _FIRST_PAUSE_SECONDS = 0.4
 """Doubled each time, and spread."""
 _LONGEST_RETRY_AFTER = timedelta(hours=1)
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers that time may turn into another one."""
+"""Transient answers."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one request."""
+    """The outcome of one request."""
 
     is_taken: bool
     reason: str = ""
-    """Why it was not taken, without any part of the address."""
+    """Why it was not accepted, without any part of the address."""
     retry_at: datetime | None = None
-    """Before this the receiver asked for no request."""
+    """The receiver asks for no request before this."""
     is_for_good: bool = False
-    """Whether it refused what was sent, and no later request with the same body will fare better."""
+    """Whether it refused this body for good."""
     is_passing: bool = False
     """Whether another attempt may get a better answer."""
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """The header's value: `t=<seconds since 1970>,v1=<hex HMAC-SHA256 of "<t>.<body>">`."""
+    """Return the header's value: `t=<seconds since 1970>,v1=<hex HMAC-SHA256 of "<t>.<body>">`."""
     signed = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={timestamp},v1={signed}"
 
 
 def post(url: str, body: bytes, secret: str | None, *, attempts: int, deadline: float) -> Answer:
-    """Send JSON, at most so many times and until `deadline` (of `time.monotonic`); nothing is raised.
+    """Send JSON, at most `attempts` times and until `deadline` (of `time.monotonic`); raises nothing.
 
-    Of the answer only status and `Retry-After` are read. A redirect is not followed: the body is for this address alone, and
-    for no machine that serves its own keys (guarded_http.py).
+    Reads only status and `Retry-After` of an answer; follows no redirect, as the body is for this address alone.
     """
     # At its usual level the library logs whole addresses, which open webhooks.
     for name in ("httpx", "httpcore"):
@@ -199,7 +194,7 @@ def _attempt(client: httpx.Client, url: str, body: bytes, secret: str | None, se
     try:
         with client.stream("POST", url, content=body, headers=headers, timeout=seconds) as response:
             status = response.status_code
-    # The address may be part of an error's words, so only its kind is told.
+    # An error's text may hold the address, so only its kind is reported.
     except ForbiddenAddressError as error:
         return Answer(is_taken=False, reason=f"its name {error.reason}")
     except (httpx.HTTPError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A thread that says every few seconds, in the ledger, that the process of a run lives."""
+"""A thread that records every few seconds, in the ledger, that a run's process lives."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from resources.ledger.store import Ledger
 
 _LONGEST_GOODBYE = 5.0
 _PASSING = (TidemarkError, sa.exc.SQLAlchemyError, OSError)
-"""A ledger that is away; the next beat tries again."""
+"""An unreachable ledger; the next beat tries again."""
 
 
 @contextmanager
 def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = BEAT_SECONDS) -> Iterator[None]:
-    """This process works on the run for as long as the block lasts; raises LedgerUnavailableError where that goes not on record.
+    """Record beats of this process for the run during the block; raises LedgerUnavailableError where the first one fails.
 
-    A process that is paused, or that does not reach the ledger for a minute, may be taken for dead: its run is reported as failed
-    and may be started again beside it, and what it staged may be swept. It goes on when it comes back, and then it is one of two
-    writers: what it publishes passes the same conflict detection (resources/publishing.py), what was swept fails it. The JVM
-    of a killed process ends by itself when its standard input closes; what it commits until then is on a branch of a dead run.
-    Where the ledger lies elsewhere than the catalog it may be a commit to main.
+    A process without a beat for a minute may be taken for dead: its run is reported as failed, and its staged data swept. If it
+    comes back, it is one of two writers: conflict detection (resources/publishing.py) holds, and swept data fails it. The JVM of
+    a killed process ends when its standard input closes; until then it commits to a dead run's branch, or to main where the
+    ledger lies elsewhere than the catalog.
     """
     with closing(Ledger(url)) as ledger:
         who = identity()
@@ -34,7 +33,7 @@ def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = B
         stop = threading.Event()
 
         def beat() -> None:
-            # Of its own: connections are not shared by threads.
+            # Threads share no connections.
             with closing(Ledger(url)) as own:
                 while not stop.wait(seconds):
                     with suppress(*_PASSING):
@@ -48,6 +47,5 @@ def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = B
         finally:
             stop.set()
             thread.join(_LONGEST_GOODBYE)
-            # What the process itself tells (its number is gone, or it stands still) serves as well.
             with suppress(*_PASSING):
                 ledger.processes.end(run_id)

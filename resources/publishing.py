@@ -43,50 +43,49 @@ if TYPE_CHECKING:
 
 
 class Alongside(Protocol):
-    """Something more that is asked and written with a publish, on the ledger's connection."""
+    """Further checks and writes of a publish, on the ledger's connection."""
 
     def require(self, connection: Connection) -> None:
         """Raise PublishConflictError where nothing may be published."""
 
     def write(self, connection: Connection) -> None:
-        """Write what is true since, as late as the transaction allows; raises as `require` does."""
+        """Write, as late as the transaction allows; raises as `require` does."""
 
 
 @dataclass(frozen=True)
 class PublishRequest:
-    """Everything that one publish makes visible, or nothing of it."""
+    """The changes that one publish makes visible, all or none."""
 
     run_id: str
     name: str
-    """Tells it from others of the run."""
+    """Distinguishes the publishes of a run."""
     tables: Sequence[SliceChange]
-    """At most one for each table, in the order in which they are built from each other."""
+    """At most one per table, upstream first."""
     steps: Sequence[tuple[str, Changes]]
-    """(table, what is recorded of it), in the order in which it was found out."""
+    """(table, its changes), in order of discovery."""
     stand_ins: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Table -> staged snapshots that the records name where the published one is meant."""
+    """Table -> staged snapshots in the records that the published one replaces."""
     rests_on: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
-    """(table, slice) -> what it must be when this is published: published slices were built from it."""
+    """(table, slice) -> its required digest: published slices were built from it."""
     minds_holds: bool = True
-    """Whether a slice that a person holds by now must not be published."""
+    """Whether a held slice must not be published."""
     run: Mapping[str, Any] | None = None
-    """The run's row, without the snapshots of its tables; None where the run is not recorded yet."""
+    """The run's row, without its tables' snapshots; None where the run is not recorded yet."""
     alongside: Alongside | None = None
-    """What else it is about."""
 
     @property
     def together(self) -> PublishRequest:
-        """The same, where each snapshot names the publish and its tables: `attach` recognizes one that was killed in between."""
+        """The same, where each snapshot names the publish and its tables: `attach` recognizes an interrupted one."""
         names = ",".join(sorted(change.table.key for change in self.tables if not change.is_empty))
         summary = {PUBLISH_PROPERTY: str(uuid.uuid4()), PUBLISHED_WITH: names}
         return replace(self, tables=[replace(change, summary=summary) for change in self.tables])
 
 
 class PartlyPublishedError(SliceConflictError):
-    """A later table met another writer when earlier ones were published and recorded: only where they go one after another."""
+    """A later table met a conflict after earlier ones were published and recorded; only in TableByTable."""
 
     def __init__(self, conflict: SliceConflictError, tables: Collection[str], recorded: int) -> None:
-        """`tables`: those that main shows by now; `recorded`: how many steps the ledger holds."""
+        """`tables`: those that main shows by now; `recorded`: number of steps in the ledger."""
         super().__init__(conflict.subject, conflict.reason, conflict.hint, conflict.slices)
         self.tables, self.recorded = frozenset(tables), recorded
 
@@ -94,7 +93,7 @@ class PartlyPublishedError(SliceConflictError):
 def naming_published(
     step: Changes, table: str, published: Mapping[str, Published], stand_ins: Mapping[str, frozenset[int]]
 ) -> Changes:
-    """The same changes, with the snapshots that readers find in place of the staged ones."""
+    """Return the same changes, with published snapshots in place of staged ones."""
 
     def pinned(pins: Mapping[str, int] | None) -> Mapping[str, int] | None:
         return pins and {
@@ -112,7 +111,7 @@ def naming_published(
 
 
 def record_publish(connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
-    """Write all ledger rows of a publish; raises PublishConflictError where another run changed what it rests on."""
+    """Write all ledger rows of a publish; raises PublishConflictError where another run changed its basis."""
     if request.alongside is not None:
         request.alongside.require(connection)
     steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
@@ -134,7 +133,7 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
 
 
 def record_end(connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
-    """Write what ends a publish: its cut, its run and what goes alongside; raises as `Alongside.write` does."""
+    """Write the end of a publish: cut, run and `alongside`; raises as `Alongside.write` does."""
     ledger = LedgerWriting(connection)
     snapshots = ledger.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
     if request.run is not None:
@@ -144,7 +143,7 @@ def record_end(connection: Connection, request: PublishRequest, published: Mappi
 
 
 def require_publishable(connection: Connection, request: PublishRequest) -> None:
-    """Ask the same as far as it can be asked before anything is written: inputs that the publish records are not there yet."""
+    """Check a publish before anything is written, except for inputs that it records itself."""
     if request.alongside is not None:
         request.alongside.require(connection)
     recorded = {(record.table, record.key) for _, step in request.steps for record in step.slices}
@@ -157,21 +156,20 @@ class Publisher(ABC):
     """Publishes, by the promise that a deployment can give."""
 
     def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
-        """Publish to this lakehouse and record in this ledger."""
         self._lakehouse, self._ledger = lakehouse, ledger
 
     @property
     def _changes(self) -> SliceChanges:
-        """Asked for where a table changes only: a run that publishes nothing starts no Spark."""
+        """Lazy: a run that publishes nothing starts no Spark."""
         return self._lakehouse.changes
 
     @abstractmethod
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """Table -> what main of it shows since; raises PublishConflictError where another writer was there."""
+        """Publish; returns table -> main's state; raises PublishConflictError where another writer was first."""
 
 
 class OneTransaction(Publisher):
-    """The publisher of a deployment whose ledger lies in the database of Iceberg's SQL catalog."""
+    """The publisher for a ledger in the database of Iceberg's SQL catalog."""
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
         """Publish the whole request or nothing."""
@@ -182,7 +180,7 @@ class OneTransaction(Publisher):
             for change in request.tables:
                 prepared[change.table.key] = self._changes.prepare(change, request.run_id)
             for change in request.tables:
-                # Before the transaction: this may take thousands of requests, and other writers would wait for them.
+                # Before the transaction: this may take thousands of requests, and other writers would wait.
                 self._changes.require_restorable(change)
             with self._ledger.transaction() as connection:
                 self._follow_present_heads(connection, request, prepared)
@@ -191,9 +189,9 @@ class OneTransaction(Publisher):
                 swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
                 failpoint(Failpoint.IN_TRANSACTION)
         except (TidemarkError, *FAILURES) as error:
-            # All others are raised before the commit; with this one it may have succeeded, and only its answer was lost.
+            # This error may come from a commit that succeeded without an answer; all others come before the commit.
             if not (isinstance(error, LedgerUnavailableError) and self._is_committed(prepared)):
-                # `tidemark attach` would take the newest metadata file for the table's state, also one that no catalog names.
+                # `tidemark attach` would take the newest metadata file for the table's state.
                 for one in prepared.values():
                     self._changes.discard(one)
                 raise
@@ -203,7 +201,7 @@ class OneTransaction(Publisher):
     def _follow_present_heads(
         self, connection: Connection, request: PublishRequest, prepared: dict[str, Prepared]
     ) -> None:
-        """Prepare a table again where its pointer moved since; the lock keeps all pointers in place from here on."""
+        """Prepare a table again where its pointer moved; the lock keeps all pointers in place from here on."""
         locations = lock_pointers(connection, self._lakehouse.catalog_name, [change.table for change in request.tables])
         for change in request.tables:
             former = prepared[change.table.key]
@@ -212,28 +210,27 @@ class OneTransaction(Publisher):
                 self._changes.discard(former)
 
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
-        """Whether the catalog names what was prepared."""
         # Under the ledger's lock: a transaction whose connection is gone may still be at work in the server.
         with self._ledger.transaction():
             return any(self._changes.was_named(one) for one in prepared.values())
 
 
 _TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
-"""Other writers move a table's metadata whenever they stage a branch; each time the request is prepared again."""
+"""Other writers move a table's metadata whenever they stage a branch; then the request is prepared again."""
 
 
 class TablesTogether(Publisher):
-    """The publisher of a deployment whose REST catalog commits several tables at once; the ledger has its own database."""
+    """The publisher for a REST catalog that commits several tables at once and a ledger in its own database."""
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """Publish all tables or none; if the process dies after the catalog's commit, the next run finds and records it."""
+        """Publish all tables or none; if the process dies after the catalog's commit, the next run records it."""
         failpoint(Failpoint.BEFORE_PUBLISH)
         for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
             try:
                 published = self._published(request)
                 break
             except PublishConflictError as error:
-                # The load has to build lost slices again; another run goes on with what it took over.
+                # The load has to build lost slices again; another run continues a taken-over one.
                 if is_last or isinstance(error, SliceConflictError | TakenOverError):
                     raise
         failpoint(Failpoint.AFTER_PUBLISH)
@@ -245,7 +242,7 @@ class TablesTogether(Publisher):
         for change in request.tables:
             self._changes.require_restorable(change)
         with self._ledger.transaction() as connection:
-            # The ledger comes first: what it refuses must not become visible, and its lock keeps other runs out.
+            # The ledger first: a refused change must not become visible, and its lock keeps other runs out.
             record_publish(connection, request, published)
             failpoint(Failpoint.IN_TRANSACTION)
             if states:
@@ -255,10 +252,10 @@ class TablesTogether(Publisher):
 
 
 class TableByTable(Publisher):
-    """The publisher of a deployment whose ledger lies elsewhere and whose catalog commits one table at a time."""
+    """The publisher for a ledger elsewhere and a catalog that commits one table at a time."""
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """Publish each table in one commit and one ledger transaction; tables after a conflict stay as they were."""
+        """Publish each table in one commit and one ledger transaction; tables after a conflict stay."""
         with self._ledger.transaction() as connection:
             require_publishable(connection, request)
         changes, recorded = {one.table.key: one for one in request.tables}, {table for table, _ in request.steps}
@@ -282,7 +279,7 @@ class TableByTable(Publisher):
             if not published.is_empty:
                 self._changes.require_restorable(change)
         except LakehouseError as gone:
-            # Put the former files back: a table must not name files that are gone.
+            # Put the former files back: a table must not name lost files.
             before = self._changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
             self._changes.commit(before, f"{request.name}_undone", request.run_id)
             reason = "vanished during the rollback; its slice is unchanged"
@@ -299,7 +296,7 @@ class TableByTable(Publisher):
 
 
 class Promise(StrEnum):
-    """What a reader may rely on while a run publishes, with the sentence that says so."""
+    """A reader's guarantee while a run publishes, with the sentence that states it."""
 
     sentence: str
     ONE_TRANSACTION = "one transaction", "a load publishes all its tables and the ledger's rows in one transaction"
@@ -309,13 +306,13 @@ class Promise(StrEnum):
         "a load publishes all its tables in one commit of the REST catalog (TIDEMARK_CATALOG_TRANSACTIONS), and the"
         " ledger follows: after a kill in between, the next run records what the tables show",
     )
-    """Every table changes at the same moment, or none does; the ledger follows, after a kill by a look of the next run."""
+    """Every table changes at the same moment, or none does; the ledger follows, after a kill by the next run."""
     TABLE_BY_TABLE = (
         "table by table",
         "a load publishes table by table, because the ledger lies in another place than the catalog"
         " (TIDEMARK_LEDGER_URL): a reader may see refined ahead of its aggregates for a moment",
     )
-    """Each table changes in one commit, the ledger follows; what a killed run left is found by the next one."""
+    """Each table changes in one commit, the ledger follows; the next run finds a killed run's commits."""
 
     def __new__(cls, value: str, sentence: str = "") -> Promise:
         """Keep the sentence beside the value."""
@@ -325,7 +322,7 @@ class Promise(StrEnum):
 
 
 def promise_of(settings: Settings) -> Promise:
-    """The strongest promise that the places of catalog and ledger allow."""
+    """Return the strongest promise that the places of catalog and ledger allow."""
     if settings.catalog_transactions:
         return Promise.TABLES_TOGETHER
     shared = share_a_database(settings.ledger_database_url, settings.catalog_url)
@@ -333,6 +330,6 @@ def promise_of(settings: Settings) -> Promise:
 
 
 def publisher_of(settings: Settings, lakehouse: Lakehouse, ledger: Ledger) -> Publisher:
-    """The publisher that keeps the deployment's promise."""
+    """Return the publisher that keeps the deployment's promise."""
     publishers: Sequence[type[Publisher]] = (OneTransaction, TablesTogether, TableByTable)
     return dict(zip(Promise, publishers, strict=True))[promise_of(settings)](lakehouse, ledger)

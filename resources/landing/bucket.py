@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig
 
 _RETRIES_END = timedelta(seconds=60)
-# obstore asks the provider again 5 minutes before the stated expiry, and boto3 renews a credential 10 minutes before its
-# real expiry. With a stated lifetime of 10 minutes, no credential is used after its real expiry.
+# obstore renews a credential 5 minutes before its stated expiry, boto3 10 minutes before the real one: with a stated life of
+# 10 minutes none is used after its real expiry.
 _CREDENTIAL_LIFE = timedelta(minutes=10)
 _READ_TIMEOUT = timedelta(seconds=60)
 _REQUEST_TIMEOUT = timedelta(minutes=10)
-"""For a whole object; a stalled connection ends earlier, at the read timeout."""
+"""For a whole object; a stalled connection ends at the read timeout."""
 _STEP_BYTES = 4 * 1024**2
 _TAKEN = (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket and how to reach it: the fields of dagster-aws' S3Resource, as plain values for workers."""
+    """A bucket and its connection: the fields of dagster-aws' S3Resource, as plain values for workers."""
 
     bucket: str
     prefix: str = ""
@@ -68,7 +68,7 @@ class Bucket:
             resolved = s3.process_config_and_initialize()
             shared = {setting.name for setting in fields(cls)} - {"bucket", "prefix"}
             named = {name: getattr(resolved, name) for name in shared}
-        # The driver reads these and pickles them for workers, which have another environment. Workers find their own credentials.
+        # The driver reads these and pickles them for workers, which have another environment and find their own credentials.
         endpoint = named.pop("endpoint_url", None) or _environ_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         region = named.pop("region_name", None) or _environ_of("AWS_REGION", "AWS_DEFAULT_REGION")
         return cls(bucket, prefix.strip("/"), endpoint_url=endpoint, region_name=region, **named)
@@ -93,8 +93,7 @@ class Bucket:
             prefix=self.prefix or None,
             credential_provider=provider,
             config={
-                # boto3 has resolved variables, profile and fields. With every value given, obstore's own reading of the
-                # environment changes nothing. An endpoint without the bucket requires path style.
+                # With every value given, obstore ignores the environment; an endpoint without the bucket requires path style.
                 "aws_endpoint_url_s3": endpoint,
                 "region": client.meta.region_name,
                 "skip_signature": self.use_unsigned_session,
@@ -138,7 +137,7 @@ class Bucket:
         return content
 
     def create(self, store: S3Store, key: str, content: IO[bytes]) -> bool:
-        """Write with obstore, or a large object with boto3, on condition that the key does not exist; False where it does."""
+        """Write an object unless its key exists, a large one with boto3; False where it exists."""
         start = content.tell()
         size = content.seek(0, io.SEEK_END) - start
         content.seek(start)
@@ -157,11 +156,11 @@ class Bucket:
         return Listed(key, found["e_tag"] or "", found["size"], uploaded_at=found["last_modified"])
 
     def delete(self, _: object, key: str, etag: str) -> bool:
-        """Delete this version; False, with nothing deleted, where the key has another one by now."""
+        """Delete this version; False, with nothing deleted, where the key has another one."""
         return self._happens("delete_object", key, IfMatch=etag)
 
     def _happens(self, call: str, key: str, **condition: Any) -> bool:
-        """Make a request that obstore does not offer; False where its condition fails, or somebody else writes the key."""
+        """Make a request that obstore lacks; False where its condition fails, or somebody else writes the key."""
         name = f"{self.prefix}/{key}" if self.prefix else key
         try:
             getattr(self._client(self._session()), call)(Bucket=self.bucket, Key=name, **condition)
@@ -182,7 +181,7 @@ class Bucket:
     def _client(self, session: boto3.Session) -> Any:
         return session.client(
             "s3",
-            # boto3 itself does not read AWS_REGION, which other AWS libraries, and Iceberg's, do.
+            # boto3 does not read AWS_REGION, which other AWS libraries do.
             region_name=self.region_name or session.region_name or os.environ.get("AWS_REGION"),
             endpoint_url=self.endpoint_url,
             use_ssl=self.use_ssl,
@@ -192,7 +191,6 @@ class Bucket:
 
 
 def _environ_of(*names: str) -> str | None:
-    """The value of the first of these variables that is set and not empty."""
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 
@@ -200,7 +198,7 @@ def _http_options() -> ClientConfig:
     options: ClientConfig = {"read_timeout": _READ_TIMEOUT, "timeout": _REQUEST_TIMEOUT}
     bundle = os.environ.get("AWS_CA_BUNDLE")
     if bundle:
-        # boto3 trusts these certificates by itself, obstore does not.
+        # obstore does not trust these certificates by itself.
         try:
             options["root_certificate"] = Path(bundle).read_bytes()
         except OSError as error:

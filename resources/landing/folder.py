@@ -32,7 +32,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """Errors of file systems that need no fsync of folders."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Non-blocking: otherwise opening a named pipe would wait forever."""
+"""Non-blocking: opening a named pipe would wait forever."""
 _HINT = "Put a plain file in its place, with the right to read it; every load tries again"
 _STAGING = ".tidemark-writing"
 """Beside the projects' folders, outside of every listing."""
@@ -41,11 +41,7 @@ OUTSIDE = "a link that leads out of landing; nothing of what it leads to is read
 
 @dataclass(frozen=True)
 class Folder:
-    """A local folder; its own path may contain links.
-
-    Links that stay within it are followed, to files and to a project's folder; those that lead out are reported. A hard link
-    to a file elsewhere cannot be told from a file.
-    """
+    """A local folder; follows links to files and to a project's folder that stay within it, and reports those that lead out."""
 
     root: Path
     is_ordered: ClassVar[bool] = False
@@ -61,7 +57,7 @@ class Folder:
             raise LandingAccessError(self.url, "is not a folder", "Correct TIDEMARK_LANDING_URL or create it")
 
     def open(self) -> LocalStore:
-        """Open a store rooted in the folder, for callers that write through obstore; it follows all links."""
+        """Open an obstore store for the folder, for callers that write; it follows all links."""
         return LocalStore(prefix=self.root)
 
     def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:  # noqa: ARG002 - no order, so no start
@@ -92,7 +88,7 @@ class Folder:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                # Subfolders never hold deliveries. This one may be another user's.
+                # Subfolders never hold deliveries; this one may be another user's.
                 below = [Listed(key, "", 0, f"a folder that cannot be listed ({error.strerror})", Oddity.UNLISTED)]
             yield from below
 
@@ -100,7 +96,6 @@ class Folder:
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
-            # The file was deleted after the folder was listed.
             return
         if not stat.S_ISLNK(status.st_mode):
             yield _listed(key, status)
@@ -109,7 +104,7 @@ class Folder:
             inside = self._resolved(os.path.relpath(entry.path, self.root))
             target = None if inside is None else inside.stat()
         except OSError:
-            # The link is a loop or its target is gone: list the link itself; reading it will be refused.
+            # A loop or a lost target: list the link itself; reading it is refused.
             target = status
         if target is None:
             yield Listed(key, "", 0, OUTSIDE)
@@ -131,7 +126,7 @@ class Folder:
                     raise UnreadableObjectError(key, "is no file that can be read", _HINT)
                 size = min(status.st_size, 1) if is_glance else status.st_size
                 content = _copied(file, size) if _version(status) == etag else None
-                # Compare once more: another process may have rewritten the file in place during the read.
+                # Compare again: another process may have rewritten the file in place during the read.
                 if content is not None and _version(os.fstat(file.fileno())) == etag:
                     return content
         except FileNotFoundError as error:
@@ -156,9 +151,8 @@ class Folder:
     def create(self, _: object, key: str, content: IO[bytes]) -> bool:
         """Write a file that survives a power cut; False, with nothing changed, where the name is taken.
 
-        The complete file is linked to its name, which replaces nothing, not even a link that leads nowhere. After an error no
-        file is left. Raises LandingAccessError where its folder is a link that leads out, or the file system has no hard links,
-        and OSError.
+        The complete file is linked to its name, which replaces nothing. After an error no file is left. Raises OSError, and
+        LandingAccessError where the folder is a link that leads out, or the file system has no hard links.
         """
         (self.root / key).parent.mkdir(exist_ok=True)
         with self._folder_of(key) as (folder, name), self._staged(content) as staged:
@@ -187,7 +181,7 @@ class Folder:
         staging = self.root / _STAGING
         staging.mkdir(exist_ok=True)
         for left in staging.iterdir():
-            # Remove files of killed processes; a file with another name is not ours.
+            # Remove files of killed processes; other names are not ours.
             with suppress(FileNotFoundError):
                 if _STAGED_NAME.fullmatch(left.name) and time.time() - left.lstat().st_mtime > _LONGEST_WRITE_SECONDS:
                     left.unlink()
@@ -204,7 +198,7 @@ class Folder:
 
     @contextmanager
     def _folder_of(self, key: str) -> Iterator[tuple[int, str]]:
-        """Open the folder of an object within landing: its descriptor, and the object's name in it."""
+        """Open the folder of an object within landing; yields its descriptor, and the object's name."""
         folder, _, name = key.rpartition("/")
         inside = self._resolved(folder)
         if inside is None or inside == Path(os.path.realpath(self.root)):
@@ -216,13 +210,13 @@ class Folder:
             os.close(descriptor)
 
     def _resolved(self, key: str) -> Path | None:
-        """The path of a file or folder with all links resolved; None where it is outside of the root."""
+        """The path with all links resolved; None where it is outside of the root."""
         root = Path(os.path.realpath(self.root))
         target = Path(os.path.realpath(self.root / key, strict=True))
         return target if target.is_relative_to(root) else None
 
     def _descriptor(self, place: Path) -> int:
-        """Open a resolved path step by step; a component that has become a link since is refused."""
+        """Open a resolved path step by step; refuse a component that has become a link."""
         root = Path(os.path.realpath(self.root))
         folder = os.open(root, _READ | os.O_DIRECTORY)
         try:
@@ -238,7 +232,7 @@ class Folder:
 
 def _copied(file: IO[bytes], size: int) -> IO[bytes]:
     content = io.BytesIO() if size <= IN_MEMORY_BYTES else a_spool_on_disk()
-    # Stop at the size: a file that grows meanwhile is detected by its version.
+    # Stop at the size: the version shows a file that grows.
     while part := file.read(min(_STEP_BYTES, size - content.tell())):
         content.write(part)
     content.seek(0)

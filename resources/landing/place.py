@@ -1,4 +1,4 @@
-"""An object as a listing of landing shows it, and what failures of obstore and boto3 mean."""
+"""An object as a listing of landing shows it, and the meaning of failures of obstore and boto3."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def landing_errors(subject: str, *, is_object: bool = False, hint: str = _ACCESS
     except (BaseError, BotoCoreError, ClientError, OSError) as error:
         is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        # The full disk is the worker's, which the caller handles.
+        # The worker's disk is full, which the caller handles.
         if (is_object and is_moved) or is_full:
             raise
         raise _failure(subject, error, hint, is_object=is_object) from error
@@ -46,8 +46,8 @@ def landing_errors(subject: str, *, is_object: bool = False, hint: str = _ACCESS
 _REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
 _PASSING = ("RequestTimeout<", "ThrottlingException<", "EndpointConnectionError:", "ConnectTimeoutError:",
             "ReadTimeoutError:")  # fmt: skip
-"""Transient failures that look like refusals. S3 answers a slow client, or too many calls for KMS keys, with 400. A
-credential provider that cannot reach its server looks like a bad credential."""
+"""Transient failures that look like refusals: S3 answers a slow client, or too many calls for KMS keys, with 400, and an
+unreachable credential provider looks like a bad credential."""
 
 
 _OBJECT_HINT = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
@@ -56,10 +56,10 @@ _OF_THE_CONNECTION = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMat
                       "AuthorizationQueryParametersError", "authorization mechanism", "TokenRefreshRequired", "RequestExpired",
                       "MissingSecurityHeader", "InvalidClientTokenId", "UnrecognizedClient", "MissingAuthenticationToken",
                       "InvalidBucketName", "InvalidRegion", "IllegalLocationConstraint", "NotSignedUp")  # fmt: skip
-"""Refusals of the connection, although some have the HTTP status of a refused object."""
+"""Refusals of the connection, some with the HTTP status of a refused object."""
 _OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
                 errno.EIO, errno.ESTALE, errno.EBADMSG)  # fmt: skip
-"""Errors of a single file. If the whole disk has failed, the load finds out at the next file."""
+"""Errors of a single file; a failed disk shows at the next file."""
 
 
 def _failure(subject: str, error: Exception, hint: str, *, is_object: bool) -> TidemarkError:
@@ -76,7 +76,7 @@ def _failure(subject: str, error: Exception, hint: str, *, is_object: bool) -> T
         or "(os error 13)" in text
         or "incorrectly configured region" in text
     )
-    # S3 answers 400 where a customer-provided key is missing, and where a KMS key is disabled or deleted.
+    # S3 answers 400 for a missing customer-provided key and for a disabled or deleted KMS key.
     is_of_file = isinstance(error, OSError) and error.errno in _OF_THE_FILE
     is_of_object = code in (400, 403) or isinstance(error, PermissionDeniedError) or is_of_file
     if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
@@ -90,7 +90,7 @@ def _short(text: str) -> str:
     """The error on one line, without the XML around S3's message."""
     said = re.search(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>", text)
     line = f"{said[1]}, {said[2]}" if said else text
-    # Scrub before cutting: the scrubber would not recognise half of a secret key.
+    # Scrub before cutting: the scrubber does not recognise half of a secret key.
     return scrubbed(" ".join(line.split()))[:300].rstrip(". ")
 
 
@@ -101,9 +101,8 @@ class Listed(NamedTuple):
     etag: str
     size_bytes: int
     oddity: str = ""
-    """Why this entry is not an object, whatever its name; empty for an object."""
+    """Why this entry is not an object; empty for an object."""
     kind: Oddity = Oddity.LINK
-    """The kind of oddity, where there is one."""
     uploaded_at: datetime = datetime(1, 1, 1, tzinfo=UTC)
     """Aware: S3's last-modified time, or the file's modification time."""
     is_link: bool = False

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 16
-"""Answers that the caller has not taken yet are held in memory, so no more than this are requested ahead."""
+"""Answers that are not taken yet fill memory, so no more are requested ahead."""
 _T = TypeVar("_T")
 
 
 def each_at_once(ask: Callable[[str], _T], names: Sequence[str]) -> Iterator[tuple[str, _T]]:
-    """Yield name and answer in the order of the names; raises the error of the first request that failed."""
+    """Yield name and answer in the order of the names; raises the first error."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
@@ -50,16 +50,15 @@ def each_at_once(ask: Callable[[str], _T], names: Sequence[str]) -> Iterator[tup
 
 
 _MOST_ALONE = 20
-"""How many isolated days the search for the first arrival passes over; each costs a request."""
+"""Isolated days that the search for the first arrival passes over; each costs a request."""
 _OPENING_KEYS = 1000
-"""How many keys before a folder's first day are checked for odd objects: one page, which is one request."""
+"""Keys before a folder's first day that are checked for odd objects: one page, which is one request."""
 
 
 class LandingStore:
     """Lists and reads landing; cheap to create and to pickle; connects on first use in each process."""
 
     def __init__(self, place: Folder | Bucket, keys: ObjectKeys) -> None:
-        """Use `from_settings` instead; does no I/O."""
         self._place = place
         self._keys = keys
         self._store: Any = None
@@ -67,10 +66,7 @@ class LandingStore:
 
     @classmethod
     def from_settings(cls, settings: Settings, s3: S3Resource | None = None) -> Self:
-        """Create the store for `settings.landing_url`; fields of `s3` win over `AWS_*` variables and AWS profiles.
-
-        Raises SettingsError for an S3 URL without a bucket or a marker pattern that cannot work.
-        """
+        """Create the store for `settings.landing_url`; fields of `s3` win over `AWS_*` and profiles; raises SettingsError."""
         keys = EXPORT_FORMAT.keys(settings.marker_pattern)
         folder = local_path(settings.landing_url)
         if folder is None:
@@ -83,7 +79,7 @@ class LandingStore:
 
     @property
     def url(self) -> str:
-        """Where landing is: a path or `s3://bucket[/prefix]`."""
+        """A path or `s3://bucket[/prefix]`."""
         return self._place.url
 
     def list(
@@ -96,10 +92,9 @@ class LandingStore:
     ) -> Listing:
         """Return the objects that arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
 
-        In a bucket only the keys of these days are listed, and one page of keys before a project's first day; odd objects
-        elsewhere go unnoticed. A local folder is listed completely. A project without a folder has no objects. `asked_for`
-        are the days that loads will ever request: deliveries outside of them are returned as strays, the first and last of
-        many. Raises LandingAccessError (missing landing, no rights) and LandingUnavailableError (network, server).
+        A bucket lists only the keys of these days and one page before a project's first day; a folder is listed completely.
+        `asked_for`: the days that loads ever request; deliveries outside of them are strays, the first and last of many.
+        Raises LandingAccessError (missing landing, no rights) and LandingUnavailableError (network, server).
         """
         deliveries: list[Delivery] = []
         markers: list[Marker] = []
@@ -136,10 +131,7 @@ class LandingStore:
         return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
 
     def list_folder(self, folder: str) -> Sequence[Listed]:
-        """Return every object below a folder of landing, whatever its name, sorted; empty where there is no such folder.
-
-        Raises the errors of `list`.
-        """
+        """Return every object below a folder of landing, sorted; empty without such a folder. Raises the errors of `list`."""
         with landing_errors(self.url):
             self._place.require()
             listed = sorted(self._place.list_plainly(folder, ""))
@@ -149,9 +141,8 @@ class LandingStore:
     def open(self, key: str, etag: str) -> IO[bytes]:
         """Open the object version that was listed with `etag`; the caller closes it. A large one is spooled to disk.
 
-        Raises ObjectMovedError when that version is gone (overwritten, deleted), UnreadableObjectError when only this object is
-        refused, LandingUnavailableError when network or server still fail after the retries, LandingAccessError when credentials
-        are wrong.
+        Raises ObjectMovedError where that version is gone, UnreadableObjectError where only this object is refused,
+        LandingUnavailableError after the retries, LandingAccessError for wrong credentials.
         """
         failpoint(Failpoint.MID_PARSE, key)
         try:
@@ -162,7 +153,7 @@ class LandingStore:
             raise ObjectMovedError(key, reason, "The next run lists it anew") from None
 
     def create(self, key: str, content: IO[bytes]) -> bool:
-        """Create an object atomically; False, with nothing changed, where the key exists: nothing is ever overwritten.
+        """Create an object atomically; False, with nothing changed, where the key exists.
 
         Raises LandingAccessError (no right to write, a link that leads elsewhere), LandingUnavailableError, DiskFullError.
         """
@@ -174,7 +165,7 @@ class LandingStore:
             raise DiskFullError(key, reason, f"Make room in {self.url}, then run the same command again") from error
 
     def find(self, key: str) -> Listed | None:
-        """Return the present version of an object, without following a link; None where there is none. Raises as `open` does."""
+        """Return the present version of an object, without following a link; None without any. Raises as `open` does."""
         try:
             with landing_errors(key, is_object=True):
                 return self._place.find(self._opened(), key)
@@ -184,20 +175,19 @@ class LandingStore:
     def delete(self, listed: Listed) -> bool:
         """Delete this version of an object; True once it is gone, False, with nothing deleted, where the key has another one.
 
-        A bucket compares the version in the request, a folder just before; a versioned bucket keeps the bytes behind a delete
-        marker. Raises LandingAccessError and LandingUnavailableError.
+        A bucket compares the version in the request, a folder just before. Raises LandingAccessError, LandingUnavailableError.
         """
-        # Compared here as well: a server that ignores the condition would delete any version.
+        # Compare here as well: a server that ignores the condition would delete any version.
         present = self.find(listed.key)
         if present is not None and (present.etag, present.is_link) != (listed.etag, False):
             return False
         with landing_errors(listed.key, hint="Check TIDEMARK_LANDING_URL and the rights to write and delete there"):
             is_deleted = present is None or self._place.delete(self._opened(), listed.key, listed.etag)
-        # After a lost answer the retried delete finds no version to match the condition.
+        # After a lost answer the retried delete finds no version to match.
         return is_deleted or self.find(listed.key) is None
 
     def is_readable(self, delivery: Delivery) -> bool:
-        """Whether a listed object can be read at all; this distinguishes a refused object from a refused connection.
+        """Whether a listed object can be read, which tells a refused object from a refused connection.
 
         Raises LandingUnavailableError where landing is out of reach.
         """
@@ -226,7 +216,7 @@ class LandingStore:
         last_day: date,
         asked_for: tuple[date, date] | None,
     ) -> Iterable[tuple[str, Iterable[Listed]]]:
-        """Yield each project and its objects, in the order of the projects; a bucket lists several projects in parallel."""
+        """Each project and its objects, in the order of the projects; a bucket lists several projects in parallel."""
 
         def listed(project_id: str) -> Iterable[Listed]:
             with landing_errors(self.url):
@@ -257,8 +247,7 @@ class LandingStore:
             scans += [islice(self._scan(folder, *bounds), MOST_STRAYS) for bounds in outside]
         for scan in scans:
             for entry in scan:
-                # The first entry wins: obstore drops the trailing slash of a folder's placeholder, which then has the same key
-                # as the object before it.
+                # The first entry wins: without its trailing slash, which obstore drops, a placeholder may have an object's key.
                 listed.setdefault(entry.key, entry)
         return listed.values()
 
@@ -282,7 +271,7 @@ class LandingStore:
             last, after = arrival, stem.window(arrival, arrival)[1]
 
     def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[Listed]:
-        """Yield the objects of a folder with keys between the bounds, both exclusive; an empty bound means unbounded."""
+        """Yield a folder's objects with keys between the bounds, both exclusive; an empty bound means unbounded."""
         last = after
         try:
             for chunk in obstore.list(self._opened(), prefix=folder, offset=after or None, chunk_size=1000):

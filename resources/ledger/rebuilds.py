@@ -1,4 +1,4 @@
-"""Long operations on record: rebuilds with what they made of each slice, claims of recoveries on hours, and strays."""
+"""Long operations on record: rebuilds with their slices, claims of recoveries on hours, and strays."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Rebuilds(Part):
             return replace(started, number=int(connection.execute(insert).scalar_one()))
 
     def claim(self, rebuild: RebuildRecord, run_id: str) -> RebuildRecord:
-        """Let this run work on it from now on; raises TakenOverError where another one came first."""
+        """Let this run work on it; raises TakenOverError where another one came first."""
         is_as_read = REBUILDS.c.run_id.is_not_distinct_from(rebuild.run_id)
         if not self._do(_update(rebuild).where(is_as_read).values(run_id=run_id)):
             raise _taken(rebuild)
@@ -89,7 +89,7 @@ class Rebuilds(Part):
         return changed
 
     def slices(self, rebuild: RebuildRecord) -> dict[str, dict[Slice, RebuiltSlice]]:
-        """Return table -> slice -> what the rebuild made of it, as far as it got."""
+        """Return table -> slice -> the rebuild's result so far."""
         found: dict[str, dict[Slice, RebuiltSlice]] = {table: {} for table in rebuild.tables}
         with self._read() as connection:
             for one in _slices(connection, rebuild):
@@ -97,7 +97,7 @@ class Rebuilds(Part):
         return found
 
     def report(self, rebuild: RebuildRecord, state: RebuildState) -> RebuildRecord:
-        """Keep what it made of each slice as what the operator was shown, and write its state; raises as `change` does."""
+        """Keep its slices as the operator was shown them, and write its state; raises as `change` does."""
         changed = replace(rebuild, state=state)
         with self._write() as connection:
             _require_own(connection, rebuild)
@@ -109,7 +109,7 @@ class Rebuilds(Part):
         return changed
 
     def record(self, rebuild: RebuildRecord, slices: Iterable[RebuiltSlice]) -> None:
-        """Write what it made of these slices; what was reported of them stays. Raises TakenOverError as `change` does."""
+        """Write the results of these slices, keeping the reported ones; raises TakenOverError as `change` does."""
         stamp = {"rebuild": rebuild.number, "run_id": rebuild.run_id, "recorded_at": _now()}
         made = [(row_of(one.record, "run_id", "read_hash"), row_of(one, "record", "reported")) for one in slices]
         with self._write() as connection:
@@ -123,7 +123,7 @@ class Rebuilds(Part):
 
 @dataclass(frozen=True)
 class SwapOfRebuild:
-    """What the publish of a rebuild asks and writes of it (resources/publishing.py, Alongside)."""
+    """The ledger's part in the publish of a rebuild (resources/publishing.py, Alongside)."""
 
     rebuild: RebuildRecord
     """As the run that swaps it in has it."""
@@ -193,9 +193,9 @@ def _now() -> str:
 
 
 _LONGEST_HOUR = timedelta(hours=6)
-"""How long an open claim counts: after that, a dead recovery no longer hides the hour from loads."""
+"""An older open claim is of a dead recovery and does not hide the hour from loads."""
 _LONGEST_LISTING = timedelta(hours=1)
-"""How long an ended claim counts: a listing from before the marker was written is never older."""
+"""An ended claim counts for this long: a listing from before its marker is never older."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +221,11 @@ class Recoveries(Part):
             upsert(connection, RECOVERIES, [row])
 
     def end(self, project_id: str, hour: Hour) -> None:
-        """End the claim of an hour, after its marker is written; does nothing where there is no claim."""
+        """End the claim of an hour, after its marker is written; does nothing without a claim."""
         self._do(RECOVERIES.update().where(*_is_hour(project_id, hour)).values(ended_at=_now()))
 
     def open(self, projects: Sequence[str]) -> list[OpenClaim]:
-        """Return open claims by project and hour; a recovery that died after writing its marker leaves one as well."""
+        """Return open claims by project and hour; a recovery that died after writing its marker leaves one too."""
         c = RECOVERIES.c
         query = sa.select(c.project_id, c.arrival_date, c.hour, c.begun_at).where(
             c.project_id.in_(projects), c.ended_at.is_(None)
@@ -234,9 +234,9 @@ class Recoveries(Part):
         return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
 
     def brought(self, project_id: str, first: date, last: date, since: str) -> dict[str, int]:
-        """Return object -> size, of what recoveries wrote for hours on record as missing, dead recoveries included.
+        """Return object -> size, of the objects that recoveries, dead ones included, wrote for hours on record as missing.
 
-        Without objects that a load which began at `since` or before has recorded: its baseline holds them.
+        Leaves out those recorded by a load that began at `since` or before: its baseline holds them.
         """
         c, d = RECOVERIES.c, DELIVERIES.c
         query = sa.select(c.brought).where(c.project_id == project_id, c.arrival_date.between(first, last))
@@ -258,7 +258,7 @@ class Recoveries(Part):
     def hours(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, dict[int, bool]]:
         """Return batch -> claimed hour -> whether the claim is open; call it after listing landing.
 
-        A marker outweighs an ended claim; under an open one it may say "no data" of an hour that is asked for again.
+        A marker outweighs an ended claim; under an open one it may say "no data" of an hour that is requested again.
         """
         now, c = datetime.now(UTC), RECOVERIES.c
         begun, ended = ((now - longest).isoformat() for longest in (_LONGEST_HOUR, _LONGEST_LISTING))

@@ -1,4 +1,4 @@
-"""The ledger's SQL tables, and how records become rows and rows become records."""
+"""The ledger's SQL tables, and the conversion between records and rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def _number(name: str) -> sa.Column[Any]:
 
 
 def _of_a_slice() -> list[sa.Column[Any]]:
-    """The columns of a slice, published on main or rebuilt beside it."""
     return [
         *_columns("*table_name"), *_columns("*event_date", sa.Date), *_columns("*project_id !verdict reason cure"),
         *_columns("!is_final", sa.Boolean), *_columns("!digest file_hash"), *_columns("input_state", sa.JSON),
@@ -49,7 +48,6 @@ def _of_a_slice() -> list[sa.Column[Any]]:
 
 
 def _of_a_day() -> list[sa.Column[Any]]:
-    """A day of a table and project, beside the table's own key."""
     return [*_columns("!table_name"), *_columns("!event_date", sa.Date), *_columns("!project_id")]
 
 
@@ -59,17 +57,17 @@ DELIVERIES = _table(
     "deliveries", *_columns("*source *object_key"), *_columns("*is_accepted", sa.Boolean), *_columns("!project_id"),
     *_columns("!arrival_date", sa.Date), *_columns("!etag"), *_columns("size_bytes", sa.BigInteger), *_columns("sha256"),
     *_columns("lines rows quarantined blank", sa.BigInteger), *_columns("error code_version run_id recorded_at"),
-    # Reason -> number of quarantined lines, and of unreadable values by column; null where there are none.
+    # Reason -> number of quarantined lines, and of unreadable values by column; null without any.
     *_columns("line_reasons", sa.JSON(none_as_null=True)),
     sa.Index("tidemark_deliveries_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
 HAS_REFUSALS = sa.or_(
-    # A literal instead of a bound parameter: the database uses the partial index only for the same condition.
+    # A literal: the database uses the partial index only for exactly this condition.
     DELIVERIES.c.quarantined > sa.literal_column("0"),
     DELIVERIES.c.error.is_not(None),
     DELIVERIES.c.line_reasons.is_not(None),
 )
-"""Deliveries with refused lines or unreadable values, or refused as a whole: few among tens of millions, for an index."""
+"""Deliveries with refused lines or unreadable values, or refused whole: few among tens of millions."""
 sa.Index(
     "tidemark_deliveries_refused", DELIVERIES.c.project_id, DELIVERIES.c.arrival_date,
     sqlite_where=HAS_REFUSALS, postgresql_where=HAS_REFUSALS,
@@ -84,13 +82,13 @@ BATCHES = _table(
 BATCH_DAYS = _table(
     "batch_days", *_columns("*source *project_id"), *_columns("*arrival_date *event_date", sa.Date),
     *_columns("!digest lineage"),
-    # Sketch of how late the rows arrived; null where they were not measured.
+    # How late the rows arrived; null where not measured.
     *_columns("lateness", sa.Text),
     sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
 )  # fmt: skip
 SLICES = _table(
     "slices", *_of_a_slice(),
-    # Finds the few faults, and counts verdicts without reading the long texts.
+    # Finds the few faults, and counts verdicts without reading texts.
     sa.Index("tidemark_slices_by_verdict", "verdict", "table_name", "event_date", "project_id"),
 )  # fmt: skip
 PUBLICATIONS = _table(
@@ -98,11 +96,10 @@ PUBLICATIONS = _table(
     *_columns("digest_before digest_after cause accepted_reason"), *_columns("input_state", sa.JSON),
     *_columns("code_version"), *_columns("figures", sa.JSON), *_columns("run_id"), *_columns("seconds", sa.Float),
     *_columns("published_at"),
-    # Whether the slice was final before.
     *_columns("was_final", sa.Boolean),
-    # Input snapshots and settings, to build it again.
+    # To build it again.
     *_columns("pins settings", sa.JSON),
-    # The parent is part of the key: somebody may set main back to a snapshot, which then follows another parent.
+    # The parent is part of the key, as main may be set back to a snapshot, which then follows another parent.
     sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id", "parent_id"),
     sa.Index("tidemark_publications_by_final", "was_final", "table_name"),
 )  # fmt: skip
@@ -113,11 +110,11 @@ RUNS = _table(
 )  # fmt: skip
 CUTS = _table(
     "cuts", _number("number"), *_columns("run_id !published_at"),
-    # Table -> snapshot id as text, because ids exceed the integers that JSON readers hold exactly.
+    # Table -> snapshot id as text: ids exceed the integers that JSON readers hold exactly.
     *_columns("!snapshots", sa.JSON),
     sa.Index("tidemark_cuts_by_run", "run_id"), sa.Index("tidemark_cuts_by_time", "published_at"),
 )  # fmt: skip
-"""Snapshots of all tables that belong together, one row for each publish."""
+"""Snapshots of all tables that belong together, one row per publish."""
 EXCLUSIONS = _table(
     "exclusions", _number("id"), *_columns("!source !project_id"), *_columns("!arrival_date", sa.Date),
     *_columns("!object_key !etag sha256 !reason run_id !excluded_at"),
@@ -138,18 +135,18 @@ PROCESSES = _table(
     "processes", *_columns("*run_id job host place"), *_columns("pid", sa.Integer),
     *_columns("started_ticks", sa.BigInteger), *_columns("steps", sa.Integer), *_columns("begun_at"),
     *_columns("beats", sa.BigInteger), *_columns("beat_at ended_at lost_at"),
-    # Written by observers: the last heartbeat seen, and the number of observations since without a new one.
+    # Of observers: the last heartbeat seen, and the number of observations since without a new one.
     *_columns("seen_beats", sa.BigInteger), *_columns("still_looks", sa.Integer), *_columns("looked_at"),
 )  # fmt: skip
 LAKE = _table("lake", *_columns("*number", sa.Integer), *_columns("!id"))
-"""Two rows: the lake that this ledger belongs to, and the ledger's own identity, which the lake's mark names."""
+"""Two rows: the identities of the lake and of the ledger, which the lake's mark names."""
 DECISIONS = _table("decisions", *_columns("*name recorded_at"))
 """Names of the decision objects in the warehouse whose acts this ledger holds."""
 NOTICES = _table(
     "notices", _number("number"), *_columns("!id", unique=True), *_columns("!kind"), *_of_a_day(),
     *_columns("!body", sa.JSON), *_columns("run_id recorded_at"),
     sa.Index("tidemark_notices_by_day", "table_name", "event_date", "project_id"),
-    # Receivers remember the last number they got, so no number may be reused, even after the last rows are deleted.
+    # Receivers remember a number, so none may be reused, even after the last rows are deleted.
     sqlite_autoincrement=True,
 )  # fmt: skip
 RECEIVERS = _table(
@@ -159,45 +156,45 @@ RECEIVERS = _table(
     # The body that it last refused for good, and how often.
     *_columns("refused_body"), *_columns("refusals", sa.Integer),
 )  # fmt: skip
-"""Receivers of notices, by a hash of the address: the address itself is a secret that grants access."""
+"""Receivers of notices, by a hash of the address, which is a secret that grants access."""
 SET_ASIDE = _table(
     "set_aside", *_columns("*receiver_id"), *_columns("*first_number !last_number !notices", sa.Integer),
     *_columns("run_id error set_aside_at"),
 )  # fmt: skip
-"""Notices that a receiver refused for good and that later notices overtake; removed once it accepts them."""
+"""Notices that a receiver refused for good, until it accepts them; later notices overtake them."""
 RECOVERIES = _table(
     "recoveries", *_columns("*project_id"), *_columns("*arrival_date", sa.Date), *_columns("*hour", sa.Integer),
     *_columns("begun_at ended_at"),
-    # Object -> size, of what was written for an hour on record as missing; null for other hours.
+    # Object -> size, for an hour on record as missing; null for other hours.
     *_columns("brought", sa.JSON(none_as_null=True)),
 )  # fmt: skip
-"""Claims of recoveries on hours below the backfill prefix; a claim ends when the hour's marker is written."""
+"""Claims of recoveries on hours below the backfill prefix, until the hour's marker is written."""
 REBUILDS = _table(
     "rebuilds", _number("number"), *_columns("!tables", sa.JSON), *_columns("!first_day !last_day", sa.Date),
     *_columns("!projects", sa.JSON), *_columns("!reason !who !state run_id started_at finished_at"),
     *_columns("swap_after", sa.Integer), *_columns("swap_runs", sa.JSON), *_columns("answered_by answer"),
-    # Branches are named after the number, so no number may be reused, even after the last rows are deleted.
+    # Branches are named after the number, so none may be reused, even after the last rows are deleted.
     sqlite_autoincrement=True,
 )  # fmt: skip
 REBUILT_SLICES = _table(
     "rebuilt_slices", *_columns("*rebuild", sa.Integer), *_of_a_slice(), *_columns("published"),
     *_columns("difference blocked_by", sa.JSON),
-    # The slice in the report that the operator was last shown; null before there is a report.
+    # The slice in the operator's last report; null without one.
     *_columns("reported", sa.JSON(none_as_null=True)),
 )  # fmt: skip
-"""Rebuilt slices that wait beside main; columns as in `slices`."""
+"""Rebuilt slices beside main; columns as in `slices`."""
 GOLDEN_TOTALS = _table(
     "golden_totals", *_columns("*source"), *_columns("*event_date", sa.Date),
-    # The value as text, because no numeric type of every database holds all decimals exactly.
+    # As text, because no numeric type of every database holds all decimals exactly.
     *_columns("*project_id *table_name *measure !value origin recorded_at"),
 )  # fmt: skip
 """Totals of published days from an outside system, as last read."""
 GOLDEN_FAULTS = _table("golden_faults", _number("id"), *_columns("!source !origin !reason fix recorded_at"))
-"""Lines and files of the last reading that were not valid totals."""
+"""Lines and files of the last reading that were no valid totals."""
 
 
 _CROSS_DAY, _JUDGED_BY, _WAITS_FOR, _DELIVERED = "rivals", "code", "waits for", "delivered"
-"""Keys of a stored state beside those of upstream days, which have the form `table:day`."""
+"""Keys of a stored state beside upstream days, which have the form `table:day`."""
 
 
 def input_state_of(stored: Mapping[str, str] | None) -> InputState | None:
@@ -219,7 +216,7 @@ def _input_day(name: str) -> InputDay:
 
 
 def input_state_json(state: InputState | None, **beside: str | None) -> dict[str, str] | None:
-    """The stored form of an input state, sorted by key; the inverse of `input_state_of`."""
+    """Return the stored form of an input state, sorted by key."""
     if state is None:
         return None
     entries = {f"{name.table}:{name.day.isoformat()}": str(digest) for name, digest in state.upstream.items()}
@@ -228,7 +225,6 @@ def input_state_json(state: InputState | None, **beside: str | None) -> dict[str
 
 
 def _rejection_of(stored: Mapping[str, str] | None) -> Rejection | None:
-    """Parse a stored refused state: its inputs, the code that judged it, and the days it waits for."""
     inputs = input_state_of(stored)
     if stored is None or inputs is None:
         return None
@@ -237,7 +233,7 @@ def _rejection_of(stored: Mapping[str, str] | None) -> Rejection | None:
 
 
 def rejection_json(rejection: Rejection | None) -> dict[str, str] | None:
-    """The stored form of a rejection."""
+    """Return the stored form of a rejection."""
     if rejection is None:
         return None
     waits_for = ",".join(day.isoformat() for day in rejection.waits_for) or None
@@ -246,7 +242,7 @@ def rejection_json(rejection: Rejection | None) -> dict[str, str] | None:
 
 @lru_cache(maxsize=1 << 14)
 def _batch_key(source: str, project_id: str, arrival_date: date) -> BatchKey:
-    """Share one key among all deliveries of a batch, to save memory: a load of a month has a hundred deliveries per batch."""
+    """Deliveries of a batch share one key, to save memory: a load of a month has a hundred per batch."""
     return BatchKey(Source(source), project_id, arrival_date)
 
 
@@ -265,7 +261,7 @@ _COLUMNS: dict[Any, tuple[tuple[str, ...], Callable[..., Any]]] = {
     BatchKey: (("source", "project_id", "arrival_date"), _batch_key),
     Slice: (("event_date", "project_id"), Slice),
 }
-"""Type of a field -> its columns, named as its own fields are, and what makes the value of theirs."""
+"""Type of a field -> its columns, named as its own fields, and its constructor."""
 _FORMS: dict[Any, tuple[Callable[..., Any], ...]] = {
     Digest: (Digest.parse, str),
     Cause: (lambda text: Cause.parse(text or ""), lambda cause: cause.text),
@@ -289,23 +285,23 @@ _FORMS: dict[Any, tuple[Callable[..., Any], ...]] = {
     Mapping[str, float]: (lambda stored: stored or {}, _sorted),
     Mapping[str, float] | None: (lambda stored: stored, _sorted),
     Mapping[str, Any] | None: (lambda stored: stored, _sorted),
-    # As text, because snapshot ids exceed what readers of JSON hold exactly.
+    # Snapshot ids exceed the integers that JSON readers hold exactly.
     Mapping[str, int] | None: _optional(
         lambda stored: {name: int(number) for name, number in stored.items()},
         lambda numbers: {name: str(numbers[name]) for name in sorted(numbers)},
     ),
 }
-"""Type of a field -> how its column is read, and written; all others are stored as they are."""
+"""Type of a field -> how its column is read and written; others are stored as they are."""
 _RENAMED = {
     "table": "table_name", "hint": "cure", "rejection": "refused_state", "first": "first_day", "last": "last_day",
 }  # fmt: skip
-"""Field -> its column, where that has another name."""
+"""Field -> its column, where the names differ."""
 _RecordT = TypeVar("_RecordT")
 
 
 @cache
 def _fields(kind: Any, *without: str) -> tuple[dict[str, str], dict[str, tuple[str, Any, Any]], dict[str, Any]]:
-    """Field -> its column; coded field -> its column, how it is read, and written; key -> its columns, how they are read."""
+    """Field -> column; coded field -> column, reader, writer; key -> columns, reader."""
     plain, coded, keys = dict[str, str](), dict[str, tuple[str, Any, Any]](), dict[str, Any]()
     for name, hint in get_type_hints(kind).items():
         column = _RENAMED.get(name, name)
@@ -321,7 +317,7 @@ def _fields(kind: Any, *without: str) -> tuple[dict[str, str], dict[str, tuple[s
 
 
 def record_of(kind: Callable[..., _RecordT], row: Mapping[Any, Any], **known: Any) -> _RecordT:
-    """Make a record of a row; `known`: fields that the row does not hold, or under another name."""
+    """Make a record of a row; `known`: fields that the row lacks or names differently."""
     plain, coded, keys = _fields(kind, *known)
     for name, column in plain.items():
         known[name] = row[column]
@@ -343,19 +339,19 @@ def row_of(record: Any, *without: str) -> dict[str, Any]:
 
 
 def columns_of(key: BatchKey | Slice) -> dict[str, Any]:
-    """The columns that name a batch or a slice."""
+    """Return the columns that name a batch or a slice."""
     if isinstance(key, Slice):
         return {"event_date": key.event_date, "project_id": key.project_id}
     return {"source": key.source.value, "project_id": key.project_id, "arrival_date": key.arrival_date}
 
 
 def is_key(table: sa.Table, key: BatchKey | Slice, **more: Any) -> sa.ColumnElement[bool]:
-    """The condition that a row is of this batch or slice, and of these values of other columns."""
+    """Return the condition on a row's batch or slice, and on other columns."""
     return sa.and_(*(table.c[name] == value for name, value in (columns_of(key) | more).items()))
 
 
 def batch_day_row(day: date, part: BatchDay, known: Mapping[tuple[date, str], str | None]) -> dict[str, Any]:
-    """An event day of a batch as a row of `batch_days`, without the batch; `known` is (day, digest) -> recorded sketch."""
+    """Return a row of `batch_days` without the batch; `known` is (day, digest) -> recorded sketch."""
     digest = str(part.digest)
     lateness = part.lateness.to_text() if part.lateness is not None else known.get((day, digest))
     return {"event_date": day, "digest": digest, "lineage": part.lineage, "lateness": lateness}
@@ -367,5 +363,5 @@ def head_of(snapshot_id: int) -> Head:
 
 
 def head_number(head: Head) -> int:
-    """The stored number of a head; the inverse of `head_of`."""
+    """Return the stored number of a head."""
     return head.snapshot_id if head.is_trusted else -head.snapshot_id

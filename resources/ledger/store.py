@@ -1,4 +1,4 @@
-"""The ledger: records of deliveries, batches, slices and publications in a SQL database; reading it needs no JVM."""
+"""The ledger: records of deliveries, batches, slices and publications in a SQL database; it needs no JVM."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ class LakeOfLedger(Part):
         return self._ids().get(_LAKE)
 
     def require(self, lake: str | None, mark: Mark | None = None) -> bool:
-        """Raise LedgerError for another lake's ledger (`lake`: None before the first load) or another than the mark names.
-
-        Else return whether it is bound.
-        """
+        """Return whether the ledger is bound; raises LedgerError for another lake's ledger or another than the mark names."""
         ids = self._ids()
         self._require_same(ids.get(_LAKE, lake), lake)
         if mark is not None and mark.ledger not in (None, ids.get(_OWN)):
@@ -87,7 +84,6 @@ class LakeOfLedger(Part):
         return dict(self._rows(sa.select(LAKE.c.number, LAKE.c.id)))
 
     def _kept(self, number: int, identity: str) -> str:
-        """The recorded identity; this one where there is none yet."""
         with self._write() as connection:
             insert = insert_into(connection, LAKE).values(number=number, id=identity)
             connection.execute(insert.on_conflict_do_nothing())
@@ -96,9 +92,9 @@ class LakeOfLedger(Part):
 
 @contextmanager
 def own_ledger(settings: Settings) -> Iterator[Ledger]:
-    """Open the lake's ledger, for what needs no tables; raises LedgerError for any other ledger.
+    """Open the lake's ledger without tables; raises LedgerError for any other ledger.
 
-    Where the warehouse is out of reach, only a ledger that knows a lake is taken for its own.
+    Where the warehouse is out of reach, accepts only a ledger that is bound to a lake.
     """
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         try:
@@ -151,15 +147,14 @@ class Ledger(Queries):
         return True
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """Open an exclusive write transaction; raises LedgerUnavailableError, also where the outcome of its commit is unknown."""
+        """Open an exclusive write transaction; raises LedgerUnavailableError, also where its commit's outcome is unknown."""
         return self._write()
 
 
 class PendingLedger(Ledger):
-    """A ledger with pending changes: it answers as if they were written, and no other process sees them."""
+    """A ledger that answers as if pending changes were written; no other process sees them."""
 
     def __init__(self, under: Ledger) -> None:
-        """Overlay a ledger, which is not changed."""
         super().__init__(under._database, under.kept)
         self._deliveries: dict[tuple[Source, str, bool], DeliveryRecord | None] = {}
         self._batches: dict[BatchKey, BatchRecord] = {}
@@ -171,7 +166,7 @@ class PendingLedger(Ledger):
         """Do nothing: the underlying ledger stays open."""
 
     def record(self, changes: Changes, run_id: str) -> None:
-        """Answer from now on as if the run had written these changes."""
+        """Add the run's changes to the pending ones."""
         for batch, object_key in changes.forgotten_deliveries:
             self._deliveries[batch.source, object_key, True] = None
         for batch, object_key in changes.forgotten_refusals:
@@ -233,12 +228,11 @@ class PendingLedger(Ledger):
         return found
 
     def _known(self) -> set[BatchKey]:
-        """Batches with a delivery in the pending changes."""
         known = {record.batch for record in self._deliveries.values() if record is not None}
         return known | {key for key, record in self._batches.items() if record.deliveries > 0}
 
     def _is_held(self, batch: BatchKey, source: Source | None) -> bool:
-        """Whether a delivery of the day is still known, of the given source or of either."""
+        """Whether a delivery of the day is known, of the given source or of either."""
         places = [replace(batch, source=of) for of in ([source] if source is not None else Source)]
         return any(map(self._is_delivered, places))
 
@@ -308,7 +302,6 @@ class PendingLedger(Ledger):
         days += [key.event_date for key, one in own.items() if one.digest != EMPTY or one.verdict is Verdict.HELD]
         published = [one.key for one in self._publications if one.table == table]
         if published:
-            # A publication that is already on record counts as recorded.
             projects = sorted({key.project_id for key in published})
             told = self.publications(table, projects, {key.event_date for key in published})
             days += [one.key.event_date for one in told if one.digest_before != EMPTY or one.digest_after != EMPTY]
@@ -317,7 +310,7 @@ class PendingLedger(Ledger):
     def publications(
         self, table: str | None = None, projects: Sequence[str] | None = None, days: Iterable[date] | None = None
     ) -> list[PublicationRecord]:
-        """As `Ledger.publications`, with the pending changes applied, without those that are on record already."""
+        """As `Ledger.publications`, with the pending changes applied, without duplicates."""
         wanted = None if days is None else set(days)
         found = super().publications(table, projects, wanted)
         told = {(one.table, one.key, one.snapshot_id, one.parent_id) for one in found}

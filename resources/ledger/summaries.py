@@ -21,32 +21,32 @@ from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HAS_REFUSAL
 
 _RED = [verdict.value for verdict in Verdict if not verdict.is_good]
 _OPEN = [verdict.value for verdict in BatchVerdict if verdict is not BatchVerdict.ACCEPTED]
-"""List the verdicts to find: an index finds rows with these few verdicts, but cannot search for "not accepted"."""
+"""Listed, because an index cannot search for "not accepted"."""
 _ROWS_AT_ONCE = 5_000
 
 
 VerdictCount = tuple[str, date, str, int]
-"""A table's key, or of batches the source; a day; a verdict; and the number of projects with it."""
+"""A table's key, or a batch's source; day; verdict; number of projects with it."""
 
 
 class Fault(NamedTuple):
-    """A slice or batch that is not good, with the recorded texts."""
+    """A faulty slice or batch, with the recorded texts."""
 
     place: str
-    """A table's key, or of batches the source."""
+    """A table's key, or a batch's source."""
     day: date
     project_id: str
     verdict: str
     reason: str
     hint: str
     evaluations: tuple[Evaluation, ...]
-    """The evaluations of the refused content."""
+    """Of the refused content."""
     deliveries: int = 0
     """Number of objects of a batch."""
 
 
 class SliceFigures(NamedTuple):
-    """Measures of the audit of one slice of refined.events."""
+    """Audit measures of one slice of refined.events."""
 
     day: date
     project_id: str
@@ -76,7 +76,7 @@ _GOOD = frozenset(verdict.value for verdict in Verdict if verdict.is_good)
 
 
 class RunTime(NamedTuple):
-    """The duration of one load that went through all its tables, and whether it left anything open."""
+    """The duration of one complete load, and whether it left anything open."""
 
     kind: str
     """One of LOAD_KINDS."""
@@ -92,11 +92,11 @@ class RefusedLines:
 
     day: date
     error: str | None
-    """Why whole objects were refused; None where only lines of readable objects were."""
+    """Why whole objects were refused; None for refused lines of readable objects."""
     objects: int
     lines: int
     line_reason: str | None = None
-    """A key of `DeliveryRecord.line_reasons`; None where an older version recorded none. An object counts in each of its own."""
+    """A key of `DeliveryRecord.line_reasons`; None where none was recorded. An object counts once per reason."""
 
     @property
     def is_whole(self) -> bool:
@@ -110,7 +110,7 @@ class RefusedLines:
 
 
 class ArrivedOn(NamedTuple):
-    """What arrived on one day and is in raw, as stored."""
+    """One day's arrivals in raw, as stored."""
 
     project_id: str
     day: date
@@ -162,7 +162,7 @@ class Summaries(Part):
         return [_fault(*row) for row in self._rows(query.order_by(c.arrival_date, c.project_id, c.source))]
 
     def slice_figures(self, table: str, projects: Sequence[str]) -> Iterator[SliceFigures]:
-        """Yield the measures of every slice of refined.events, unordered; streams them, so that years need little memory."""
+        """Yield the measures of every slice of refined.events, unordered and streamed."""
         names = ("raw_rows", "late_rows", "watermark_lag_seconds")
         measured = [SLICES.c.figures[name].as_float() for name in names]
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest, *measured).where(
@@ -176,7 +176,7 @@ class Summaries(Part):
                 yield SliceFigures(day, project, rows, raw, max(0, raw - rows), int(late_rows or 0), lag or 0.0)
 
     def check_figures(self, names: Sequence[str], projects: Sequence[str]) -> dict[str, list[CheckFigure]]:
-        """Return name -> the non-zero figures that checks measured of published or refused slices, of all names in one pass."""
+        """Return name -> the non-zero figures that checks measured of published or refused slices, in one pass."""
         found: dict[str, list[CheckFigure]] = {name: [] for name in names}
         texts = [sa.cast(column, sa.Text) for column in (SLICES.c.evaluations, SLICES.c.refused_evaluations)]
         is_any = sa.or_(*(_is_not_zero(text, name) for text in texts for name in names))
@@ -208,7 +208,6 @@ class Summaries(Part):
         self, table: sa.Table, place: sa.Column[Any], day: sa.Column[Any], projects: Sequence[str]
     ) -> list[VerdictCount]:
         query = sa.select(place, day, table.c.verdict, sa.func.count()).where(table.c.project_id.in_(projects))
-        # Group in the order of an index that covers the query.
         return [(*row,) for row in self._rows(query.group_by(table.c.verdict, place, day))]
 
     def arrivals(
@@ -240,7 +239,7 @@ class Summaries(Part):
         return [ArrivedOn._make((*row[:2], *map(int, row[2:]))) for row in rows]
 
     def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
-        """Return what is refused or unreadable per arrival day and reason, of versions in raw and of last refused versions."""
+        """Return refused and unreadable content per arrival day and reason, of versions in raw and last refused versions."""
         columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
         query = (
             sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))
@@ -249,7 +248,7 @@ class Summaries(Part):
         )
         found: dict[tuple[date, str | None, str | None], tuple[int, int]] = {}
         for day, error, reasons, count, lines in self._rows(query):
-            # Every object of the group has these same counts.
+            # All objects of the group have the same counts.
             told = json.loads(reasons) if reasons else {}
             named = {reason: each * count for reason, each in told.items()} if told else {None: int(lines)}
             for reason, of_reason in named.items():
@@ -260,13 +259,13 @@ class Summaries(Part):
 
 
 def _is_not_zero(text: sa.ColumnElement[str], name: str) -> sa.ColumnElement[bool]:
-    """Almost all figures are zero; comparing the text finds the others without parsing JSON."""
+    """Comparing texts finds the few non-zero figures without parsing JSON."""
     zeros = [text.not_like(f'%"{name}": {zero}{end}%') for zero in ("0", "0.0") for end in (",", "}")]
     return sa.and_(text.like(f'%"{name}":%'), *zeros)
 
 
 def _fault(place: str, day: date, project_id: str, verdict: str, reason: str, cure: str, *evaluated: Any) -> Fault:
-    """`evaluated`: the evaluations and, of batches, the number of objects."""
+    """`evaluated`: the evaluations and, for batches, the number of objects."""
     read = tuple(Evaluation.from_json(one) for one in evaluated[0] or ())
     warned = next((one for one in read if not one.is_passed), None)
     reason, hint = reason or (warned and warned.reason) or "", cure or (warned and warned.hint) or ""

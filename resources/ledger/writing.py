@@ -1,4 +1,4 @@
-"""What a transaction writes to the ledger: the changes of steps, their notices, the cut that belongs together since, the run."""
+"""A transaction's writes to the ledger: the changes of steps, their notices, the resulting cut, the run."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ from resources.ledger.schema import (
 
 
 class ChangeNotices:
-    """The notices of a run's changes. Made in their transaction before anything is written, to read the records before."""
+    """The notices of a run's changes; made before anything is written, to read the earlier records."""
 
     def __init__(self, connection: Connection, changes: Changes, stamp: Mapping[str, Any]) -> None:
-        """Read what the changes are compared with; `stamp`: run and time that rows get."""
         self._connection, self._changes, self._stamp = connection, changes, stamp
         days = {(one.table, one.key.event_date) for one in changes.slices}
         days |= {(one.table, one.key.event_date) for one in changes.publications}
@@ -115,7 +114,6 @@ class ChangeNotices:
     def _refused(self, slices: Sequence[SliceRecord], batches: Sequence[BatchRecord]) -> Iterator[Notice]:
         judged: dict[Place, tuple[Judged, Judged | None, str]] = {}
         for one in slices:
-            # Raw days are judged by their batches.
             if one.table not in SOURCE_OF_TABLE:
                 place = one.table, one.key
                 refused = rejection_json(one.rejection) if one.verdict is Verdict.REFUSED else None
@@ -154,19 +152,17 @@ def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[P
 
 
 class LedgerWriting:
-    """Writes on one connection; every row that it stamps carries the same moment."""
+    """Writes on one connection, with the same moment in every row."""
 
     def __init__(self, connection: Connection) -> None:
-        """Write in the transaction of this connection, which is exclusive from its start."""
         self._connection = connection
         self._now = datetime.now(UTC).isoformat()
 
     def record(self, changes: Changes, run_id: str, *, is_strict: bool = False) -> None:
-        """Write one step's changes.
+        """Write one step's changes; raises PublishConflictError where another run loaded a batch that this step loaded too.
 
-        `is_strict`: a row of a derived slice that another run wrote meanwhile is a conflict, and not left alone; so is an
-        exclusion that an operator decided or lifted meanwhile. Raises PublishConflictError where another run loaded a batch
-        that this step loaded too.
+        `is_strict`: a derived slice's row that another run wrote meanwhile is a conflict, and so is an exclusion that an operator
+        decided or lifted meanwhile.
         """
         connection, stamp = self._connection, {"run_id": run_id, "recorded_at": self._now}
         moved = moved_batches(connection, changes)
@@ -178,7 +174,7 @@ class LedgerWriting:
             for batch, object_key in forgotten:
                 known = {"source": batch.source.value, "object_key": object_key, "is_accepted": is_accepted}
                 connection.execute(DELIVERIES.delete().filter_by(**known))
-        # The same bytes keep their run and moment: they are no new delivery.
+        # The same bytes are no new delivery: they keep their run and moment.
         stamps = [stamp if delivery.recorded_at == THIS_LOAD else {} for delivery in changes.deliveries]
         upsert(connection, DELIVERIES, [row_of(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)])
         upsert(connection, BATCHES, [row_of(batch) | stamp for batch in batches])
@@ -201,16 +197,16 @@ class LedgerWriting:
             once = insert_into(connection, PUBLICATIONS).on_conflict_do_nothing()
             connection.execute(once, row | {"was_final": notices.was_final(one)})
         if changes.head is not None:
-            # Whether the row of every published slice was written, and of every one that lies in other files.
+            # Whether the row of every published slice, and of every rewritten one, was written.
             left = {record.key for record in changes.slices} - {record.key for record in unmoved}
             is_left = left & {publication.key for publication in changes.publications}
             self._move_head(*changes.head, is_whole=not is_left and changes.rewritten.keys() == rewritten)
 
     def record_cut(self, run_id: str, published: Mapping[str, int]) -> dict[str, int]:
-        """Keep which snapshots of all tables belong together since; returns table -> snapshot.
+        """Record the snapshots of all tables that belong together; returns table -> snapshot.
 
-        `published`, table -> what main shows, wins over the ledger's heads; the former cut knows better than a doubted head, and
-        of quarantine, which has none.
+        `published`, table -> main's snapshot, wins over the ledger's heads; the former cut wins over a doubted head, and holds
+        quarantine, which has no head.
         """
         rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id))
         heads = {name: head_of(int(number)) for name, number in rows}
@@ -231,7 +227,7 @@ class LedgerWriting:
 
     def _replace_batch_days(self, batch: BatchKey, days: Mapping[date, BatchDay]) -> None:
         is_batch, c = is_key(BATCH_DAYS, batch), BATCH_DAYS.c
-        # What was not measured now is known where the same rows were measured before.
+        # Keep the earlier measure of the same rows where none was made now.
         rows = self._connection.execute(sa.select(c.event_date, c.digest, c.lateness).where(is_batch))
         known = {(day, digest): lateness for day, digest, lateness in rows}
         self._connection.execute(BATCH_DAYS.delete().where(is_batch))

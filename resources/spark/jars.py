@@ -1,4 +1,4 @@
-"""The pinned jars and the Java that Spark needs, and the archive of classes that a JVM starts faster with."""
+"""The pinned jars and the Java that Spark needs, and the archive of classes that speeds up a JVM's start."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
 
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.5
-"""These retries bridge an outage of about seven seconds."""
+"""These retries bridge about seven seconds."""
 _TIMEOUT = httpx.Timeout(30.0)
-"""Limits the silence of the server, not the whole download."""
+"""Limits the server's silence, not the whole download."""
 _STEP_BYTES = 256 * 1024
 _LARGEST_BYTES = 512 * 1024**2
-"""More than four times our largest jar: a server that sends more is not the repository."""
+"""Four times our largest jar: a server that sends more is not the repository."""
 _PART = ".part"
 _ABANDONED_SECONDS = 24 * 3600
 _HINT = (
@@ -48,9 +48,9 @@ _HINT_OF_FOLDER = "Make room or correct the rights of its folder, or name anothe
 _PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 Watch = Callable[[str, int, int | None], None]
-"""Called with the name of a jar, the bytes downloaded, and the total where the repository tells it."""
+"""Called with a jar's name, the bytes downloaded, and the total where the repository states it."""
 WATCH: ContextVar[Watch] = ContextVar("WATCH", default=lambda _name, _done, _total: None)
-"""The current watcher of downloads. Jars are first needed far below the command that knows the terminal."""
+"""The watcher of downloads: jars are first needed far below the command that knows the terminal."""
 
 
 class JarError(PermanentError):
@@ -62,11 +62,11 @@ class _PassingError(Exception):
 
 
 def _download(url: str, path: Path, sha256: str) -> None:
-    """Download the jar to `path`, replacing an existing file; raises JarError and then leaves the existing file as it is."""
+    """Download the jar to `path`; raises JarError and then leaves an existing file as it is."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
-        # A unique name, so that two processes may download the same jar at once.
+        # A unique name: two processes may download the same jar at once.
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_PART}")
         try:
             found = _fetched(url, path.name, part)
@@ -92,7 +92,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _fetched(url: str, name: str, part: Path) -> str:
-    """Download to `part`, from the start where a try breaks off; return the SHA-256; raises JarError."""
+    """Download to `part`, each try from the start; returns the SHA-256; raises JarError."""
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             return _received(url, name, part)
@@ -167,7 +167,7 @@ JARS = tuple(
 
 
 def default_jars_dir() -> Path:
-    """In a clone a folder beside the code, otherwise a folder in the user's cache, named after the checksums of these jars."""
+    """Return a folder beside the code in a clone, else one in the user's cache, named after these jars' checksums."""
     if is_clone():
         return PROJECT_ROOT / ".jars"
     pins = hashlib.sha256(" ".join(f"{jar.file_name} {jar.sha256}" for jar in JARS).encode()).hexdigest()
@@ -180,13 +180,10 @@ def jars_folder(settings: Settings) -> Path:
 
 
 def available(settings: Settings) -> list[Path]:
-    """Return the paths of all jars; downloads missing ones where the folder is the user's cache.
-
-    Raises JarError for a jar that is missing elsewhere or cannot be downloaded. What is in them, `require_pinned` verifies.
-    """
+    """Return the paths of all jars; downloads missing ones to the user's cache alone; raises JarError; verifies no content."""
     folder = jars_folder(settings)
     missing = [jar for jar in JARS if not (folder / jar.file_name).is_file()]
-    # A folder that an operator configured is filled only by `tidemark setup`: it may be shared or meant to be complete.
+    # Only `tidemark setup` fills an operator's folder, which may be shared or meant to be complete.
     if missing and (is_clone() or settings.jars_dir is not None):
         hint = "Fetch it: tidemark setup (in a clone: make setup)"
         raise JarError(str(folder / missing[0].file_name), "is missing", hint)
@@ -195,7 +192,7 @@ def available(settings: Settings) -> list[Path]:
 
 
 def require_pinned(settings: Settings) -> None:
-    """Raise JarError where a jar has other bytes than pinned: a JVM runs what is in it, whoever wrote it there."""
+    """Raise JarError where a jar has other bytes than pinned: a JVM would run them."""
     for jar in JARS:
         path = jars_folder(settings) / jar.file_name
         if not _is_right(path, jar.sha256):
@@ -222,7 +219,7 @@ def _is_right(path: Path, sha256: str) -> bool:
 
 @cache
 def _sum_of(path: Path, *_state: int) -> str:
-    # One process may open many sessions; a file that was written meanwhile, or replaced, has another state.
+    # A process may open many sessions; a changed file has another state.
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -261,8 +258,7 @@ _DAY = date(2026, 2, 2)
 def jvm_options(jars_dir: Path) -> str:
     """Return the JVM options that use the archive of classes beside the jars; empty where others than its owner may change it.
 
-    A JVM maps the archive instead of loading each class, and starts a third faster. It runs what is in it, and no sum of it can
-    be pinned, because each machine makes its own.
+    A JVM that maps the archive starts a third faster. It runs the archive's content, whose checksum differs on each machine.
     """
     archive = jars_dir / _NAME
     is_safe = archive.is_file() and _is_ours(archive) and _is_ours(jars_dir)
@@ -277,7 +273,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def make_archive(jars_dir: Path) -> Path:
-    """Load a day in a process whose JVM writes the archive on exit; returns its path; raises RuntimeError on failure."""
+    """Load a day in a process whose JVM writes the archive on exit; returns its path; raises RuntimeError."""
     archive = jars_dir / _NAME
     being_made = archive.with_suffix(".making")
     for former in (archive, being_made):
@@ -332,7 +328,7 @@ def _deliver(folder: Path) -> None:
 
 def _is_an_argument(text: str) -> bool:
     for command in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError):
             if text.encode() in command.read_bytes():
                 return True
     return False

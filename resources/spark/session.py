@@ -1,4 +1,4 @@
-"""The Spark session: one per process, local or on a cluster, with the lakehouse's jars, which need no download at run time."""
+"""The Spark session: one per process, local or on a cluster, with the lakehouse's jars, without downloads at run time."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 _ONLY_HERE = "127.0.0.1"
 _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
 _JVM_ADDRESS = "SPARK_LOCAL_IP"
-"""The variable for the address of Spark's web UI, in case an operator enables it; no Spark setting exists for it."""
+"""The address of Spark's web UI, in case an operator enables it; no Spark setting exists for it."""
 
 
 def engine_config(settings: Settings) -> dict[str, str]:
     """Return Spark's configuration, which is fixed once the session has started."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # On a cluster, workers must reach the driver under the host name that Spark finds for this machine.
+    # A cluster's workers must reach the driver under the host name that Spark finds.
     is_local = is_on_this_machine(settings.spark_master)
     nowhere_else = {"spark.driver.bindAddress": _ONLY_HERE, "spark.driver.host": _ONLY_HERE}
     jars = [str(path) for path in available(settings)]
@@ -55,7 +55,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Otherwise each expression reports its Python source line to the JVM, a third of all calls of a small load.
+        # Otherwise each expression reports its source line to the JVM: a third of a small load's calls.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.redaction.regex": NAMES_OF_SECRETS,
         **(nowhere_else if is_local else {}),
@@ -71,7 +71,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
 
 
 def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Settings) -> dict[str, str]:
-    """Put the jars on the class path, so that nothing copies them and the class archive may contain their classes."""
+    """Put the jars on the class path: nothing copies them, and the class archive may contain their classes."""
     added = [jar for jar in config["spark.jars"].split(",") if jar not in jars]
     path = ":".join([*jars, *filter(None, [config.get("spark.driver.extraClassPath")])])
     options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(jars_folder(settings))}".strip()
@@ -83,9 +83,9 @@ def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Se
 
 
 def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
-    """Set every time zone to UTC: dates pass into the JVM in its own zone, where a day may start late or be skipped.
+    """Set every time zone to UTC: dates pass into the JVM in its zone, where a day may start late or be skipped.
 
-    The JVM uses the last of two conflicting options. Options of Spark's defaults file come after ours and remain.
+    The JVM uses the last of two conflicting options. Options of Spark's defaults file come after ours and win.
     """
     pinned = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
     for process in ("driver", "executor"):
@@ -96,10 +96,9 @@ def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def catalog_config(settings: Settings) -> dict[str, str]:
-    """Return the configuration of the Iceberg catalog; it may be set on a running session before the catalog's first use.
+    """Return the Iceberg catalog's configuration, for a running session too, before the catalog's first use.
 
-    For a REST catalog the operator's settings win, since they name its warehouse and credentials. For a catalog in a database
-    they only add to ours.
+    The operator's settings win for a REST catalog, since they name its warehouse and credentials; else they only add to ours.
     """
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     theirs = {key: value for key, value in settings.spark_config.items() if f"{key}.".startswith(f"{prefix}.")}
@@ -130,13 +129,13 @@ def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
     url = make_url(catalog_url)
     if url.get_backend_name() == "sqlite":
         return kind | {f"{prefix}.uri": f"jdbc:sqlite:{url.database}?journal_mode=WAL&busy_timeout=30000"}
-    # Address and login are separate settings, because errors of the JVM repeat the address.
-    # pgjdbc knows `sslmode`, `sslrootcert` and `options` by the same names as libpq, and ignores the others.
+    # Address and login are separate settings, because errors of the JVM repeat the address. pgjdbc shares the names `sslmode`,
+    # `sslrootcert` and `options` with libpq, and ignores others.
     login = {name: value for name, value in url.query.items() if name == "user" or is_secret_name(name)}
     options = {name: value for name, value in url.query.items() if name not in login}
     login |= {"user": url.username} if url.username else {}
     login |= {"password": str(url.password)} if url.password else {}
-    # Without bounds, a server that vanishes silently would hang the session. Catalog statements take less than a second.
+    # A vanished server would hang an unbounded session; catalog statements take less than a second.
     login |= {name: value for name, value in _BOUNDS.items() if name not in options}
     query = f"?{urlencode(options, doseq=True)}" if options else ""
     place = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
@@ -147,10 +146,10 @@ def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
     """Configure the catalog on a running session; creates the folders of a local catalog and warehouse.
 
-    Raises SettingsError where the time zone of the session's JVM would shift dates.
+    Raises SettingsError where the JVM's time zone would shift dates.
     """
     remember_names()
-    # Ask the JVM itself: the session may be older than these settings, or Spark's defaults file may override the zone.
+    # The JVM decides: the session may be older than these settings, or Spark's defaults file may override the zone.
     zone = getattr(spark._jvm, "java.util.TimeZone").getDefault()
     if zone.getRawOffset() or not zone.toZoneId().getRules().isFixedOffset():
         hint = "Remove -Duser.timezone from spark-defaults.conf, or start the session with -Duser.timezone=UTC"
@@ -165,8 +164,7 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
     known = spark.sparkContext._jsc.sc().conf()
     for key, value in catalog_config(settings).items():
         if is_secret_name(key) and not known.contains(key):
-            # Spark's event log repeats the session's settings for each job, and redacts only those whose names were known
-            # at the start. So register the name with a masked value.
+            # Spark's event log repeats the session's settings for each job, and redacts only the names known at the start.
             known.set(key, MASK)
         spark.conf.set(key, value)
 
@@ -175,11 +173,11 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
     """Start a session. Secrets are set once the JVM runs, because every user of a machine can read its command line."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - Dagster's processes that start no Spark import none
 
-    # Limit the JVM to this machine, unless it belongs to a cluster, whose workers must reach it.
+    # Limit the JVM to this machine, unless a cluster's workers must reach it.
     is_limited = config.get("spark.driver.bindAddress") == _ONLY_HERE and _JVM_ADDRESS not in os.environ
     os.environ |= {_JVM_ADDRESS: _ONLY_HERE} if is_limited else {}
     try:
-        # PySpark puts all settings known at this point on the JVM's command line.
+        # PySpark puts all settings known here on the JVM's command line.
         SparkContext._ensure_initialized(conf=SparkConf().setAll(list(config.items())))
     finally:
         if is_limited:
@@ -189,7 +187,7 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
 
 
 def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
-    """Start a session of the pinned jars, whose workers run this code; raises JarError or WorkerError before anything is read."""
+    """Start a session of the pinned jars, whose workers run this code; raises JarError or WorkerError before any read."""
     require_pinned(settings)
     if is_on_this_machine(settings.spark_master):
         return started(config, secret)
@@ -211,7 +209,7 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
     secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
 
     class Engine(LazyPySparkResource):
-        """Spark, without what is secret: Dagster shows a resource's configuration to everybody who opens its page."""
+        """Spark without secrets: Dagster shows a resource's configuration on its page."""
 
         def _init_session(self) -> None:
             if self._spark_session is None:
@@ -226,7 +224,7 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
 
 @cache
 def remember_names() -> None:
-    """Patch py4j to keep classes and static methods on the view that looked them up; runs once per process."""
+    """Patch py4j to keep classes and static methods on the view that looked them up."""
     _remembering(JVMView, (JavaClass,))
     _remembering(JavaClass, (JavaMember,))
 

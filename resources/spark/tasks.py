@@ -1,4 +1,4 @@
-"""Tasks: one plain function over groups of items, placed by Spark, or run in this process where there is very little to do."""
+"""Tasks: one plain function over groups of items, run by Spark, or in this process for small steps."""
 
 from __future__ import annotations
 
@@ -32,15 +32,12 @@ Result = TypeVar("Result")
 
 _GROUPS_PER_CORE = 2
 _LEAST_TASK_BYTES = 1024**2
-"""A step that reads less than so many bytes for each task is given to fewer tasks: starting one takes as long."""
+"""A step that reads fewer bytes per task gets fewer tasks: starting one takes as long."""
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """Runs the steps of a load. A function takes a group of items and returns a result; all three are pickled for workers.
-
-    The function, its groups and its results are the same wherever it runs, so a step makes the same files and sums.
-    """
+    """Runs a load's steps: a function from a group of items to a result, pickled for workers and the same wherever it runs."""
 
     session: Callable[[], SparkSession]
     settings: Settings
@@ -53,11 +50,11 @@ class Tasks:
 
     @property
     def most_groups(self) -> int:
-        """Number of groups to divide a step into: some for each core, so that one that ends early takes another."""
+        """Number of groups per step: several per core, so that a core that ends early takes another."""
         return self.parallelism * _GROUPS_PER_CORE
 
     def groups(self, items: Sequence[Item], weights: Sequence[float]) -> list[list[Item]]:
-        """The items in at most `most_groups` groups of about the same weight; within a group they keep their order."""
+        """Return the items in at most `most_groups` groups of about the same weight; a group keeps their order."""
         most = self.most_groups
         groups: list[list[Item]] = [[] for _ in range(max(1, min(len(items), most)))]
         for item, group in zip(items, balanced(weights, most), strict=True):
@@ -72,7 +69,7 @@ class Tasks:
     def run(
         self, function: Callable[[Sequence[Item]], Result], groups: Sequence[Sequence[Item]], *, read_bytes: int
     ) -> list[Result]:
-        """The result of each group, in their order; `read_bytes`: of the columns that all groups read of existing files.
+        """Return each group's result, in order; `read_bytes`: of existing files' columns, over all groups.
 
         Raises the TidemarkError that a task raised, wherever it ran.
         """
@@ -83,7 +80,7 @@ class Tasks:
                 with here():
                     return [function(group) for group in groups]
             except TooLargeHereError:
-                # The function discarded what it wrote. Files of groups before it stay unnamed, as after any failure of a task.
+                # The function discarded its own files; those of earlier groups stay unnamed, as after any failure.
                 pass
         with naming_what_workers_met():
             cost = read_bytes + self.new_bytes.count + sum(map(len, groups)) * FILE_COST_BYTES
@@ -98,10 +95,7 @@ class Tasks:
         collect: Callable[[Key, Iterable[Value]], Result],
         parts: int,
     ) -> list[Result]:
-        """The result of `collect` for each key, from the values that tasks give for it.
-
-        For steps whose rows the driving process should not hold, so it always goes through Spark, which spills to disk.
-        """
+        """Return the result of `collect` per key, over tasks' values; always through Spark, which spills rows to disk."""
         if not groups:
             return []
         with naming_what_workers_met():
@@ -112,7 +106,7 @@ class Tasks:
 
 @contextmanager
 def _errors_as_text() -> Iterator[None]:
-    """Tell an error of ours in one line: a worker's exception arrives at the driver as text alone."""
+    """A worker's exception arrives at the driver as text alone."""
     try:
         yield
     except TidemarkError as error:
@@ -125,7 +119,7 @@ def _told(function: Callable[[], Result]) -> Result:
 
 
 def each_told(function: Callable[[Item], Iterable[Value]]) -> Callable[[Item], Iterator[Value]]:
-    """The function as workers run it, also for `mapInArrow`: it makes its values one by one, and tells its errors of ours."""
+    """Return the function as workers run it, also for `mapInArrow`: it yields values lazily and reports our errors as text."""
 
     def each(given: Item) -> Iterator[Value]:
         with _errors_as_text():
@@ -136,7 +130,7 @@ def each_told(function: Callable[[Item], Iterable[Value]]) -> Callable[[Item], I
 
 @contextmanager
 def naming_what_workers_met() -> Iterator[None]:
-    """What a worker meets comes back as the text of a foreign exception; raises it as the error it was."""
+    """Raise our error that a worker reported as the text of a foreign exception."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - Dagster's processes that start no Spark import none
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
 

@@ -1,6 +1,6 @@
-"""The process that Spark forks Python workers from: it compares Python, packages and code with the driver's first.
+"""Forks Spark's Python workers, after a comparison of Python, packages and code with the driver's.
 
-It runs before anyone knows what a worker has installed, so it imports only the standard library first.
+It imports only the standard library first, since a worker may lack any package.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 VARIABLE = "TIDEMARK_WORKERS_HAVE"
-"""Holds what the driver has; a worker without it compares nothing."""
+"""The driver's description; a worker without it compares nothing."""
 PACKAGES = (
     "boto3",
     "botocore",
@@ -46,11 +46,11 @@ _MARK = "tidemark-worker "
 
 
 class Difference(NamedTuple):
-    """Something that the driver has and a worker lacks or has in another version."""
+    """Something that a worker lacks or has in another version than the driver."""
 
     host: str
     what: str
-    """`Python`, the name of a distribution, or `code of` and the name of a package of ours."""
+    """`Python`, the name of a distribution, or `code of` and one of our packages."""
     here: str
     there: str | None
 
@@ -66,7 +66,7 @@ def described(code: Iterable[str]) -> dict[str, str]:
 
 
 def encoded(found: Mapping[str, str]) -> str:
-    """Encode the result of `described` as a value of VARIABLE; base64, because YARN writes it unescaped into a shell script."""
+    """Encode the result of `described` as a value of VARIABLE; in base64, as YARN writes it unescaped into a shell script."""
     return base64.urlsafe_b64encode(json.dumps(found).encode()).decode()
 
 
@@ -87,8 +87,8 @@ def _version(name: str) -> str:
 def files_of(name: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a top-level package or module as (name in an archive, bytes); none where it does not exist.
 
-    Leaves out bytecode and hidden files, such as local settings, a git history or a virtual environment. The package may lie in
-    an archive, or be spread over several folders, of which Python takes the first module of a name.
+    Leaves out bytecode and hidden files. The package may lie in an archive, or be spread over several folders, of which Python
+    takes the first module of a name.
     """
     if (spec := find_spec(name)) is None:
         return
@@ -100,7 +100,7 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
                 seen.add(place)
                 yield place, content
         if not folder.is_dir():
-            return  # the archive that was sent is complete, and comes first on the path
+            return  # the archive is complete, and comes first on the path
     if spec.submodule_search_locations is None and spec.origin is not None:
         yield f"{name}.py", spec.loader.get_data(spec.origin)  # type: ignore[union-attr]  # files and archives have it
 
@@ -124,14 +124,14 @@ def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
 
 
 def differences(expected: Mapping[str, str]) -> list[Difference]:
-    """Return what this process has differently from `expected` or lacks."""
+    """Return this process's differences from `expected`."""
     found = described(name.removeprefix(_OF_CODE) for name in expected if name.startswith(_OF_CODE))
     host = socket.gethostname()
     return [Difference(host, name, here, found.get(name)) for name, here in expected.items() if found.get(name) != here]
 
 
 def require_same() -> None:
-    """Exit with lines that `differences_in` parses, where this worker differs from what the driver expects."""
+    """Exit with lines that `differences_in` parses, where this worker differs from the driver's description."""
     expected = os.environ.get(VARIABLE)
     if expected is not None and (found := differences(decoded(expected))):
         sys.exit("\n".join(_MARK + json.dumps(difference._asdict()) for difference in found))
@@ -144,24 +144,22 @@ def differences_in(text: str) -> list[Difference]:
 
 
 SHARED = (
-    # Together with the next import this takes over a second, which each worker would spend again: pyarrow looks for
-    # pandas at its first array.
+    # With the next one over a second, which each worker would spend again: pyarrow looks for pandas at its first array.
     "pandas",
     "pyarrow.compute",
     # Importing the S3 client takes half a second.
     "resources.landing.store",
 )
 _COLLECTED_EVERY = 100_000
-"""Allocations between garbage collections; at the default of 700 the parser spends a fifteenth of its time looking for cycles."""
+"""Allocations between garbage collections; at the default of 700 the parser spends a fifteenth of its time on them."""
 _ARCHIVES = ("pyspark.zip", "py4j-*-src.zip", "spark-core_*.jar")
-"""What Spark puts before everything else on the path of its workers."""
+"""Archives that Spark puts first on its workers' path."""
 
 
 def leave_archives() -> None:
     """Take Spark's archives from Python's path, where PySpark and Py4J are installed as well.
 
-    Each task of a worker lets Python forget what is where, and then read the thousands of names in every open archive again,
-    which takes 0.1 s of CPU. `require_same` compares the installed PySpark with the driver's.
+    Otherwise each task reads the thousands of names in every open archive again, for 0.1 s of CPU.
     """
     archives = tuple(place for place in sys.path if any(fnmatch(Path(place).name, name) for name in _ARCHIVES))
     rest = [place for place in sys.path if place not in archives]
@@ -170,7 +168,7 @@ def leave_archives() -> None:
     sys.path[:] = rest
     for opened in [place for place in sys.path_importer_cache if place.startswith(archives)]:
         del sys.path_importer_cache[opened]
-    # `copy` asks for Jython's `org`, and a folder of that name in a jar counts as a package.
+    # `copy` imports Jython's `org`, and a folder of that name in a jar counts as a package.
     for name, module in list(sys.modules.items()):
         if any(place.startswith(archives) for place in getattr(module, "__path__", ())):
             del sys.modules[name]

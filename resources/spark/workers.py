@@ -1,4 +1,4 @@
-"""Detect workers, or an engine, that cannot run our tasks: code is sent to workers, and what differs, failed or died is named."""
+"""Send code to workers, and name workers or an engine that differ, failed or died."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Shipped(NamedTuple):
 
     config: Mapping[str, str]
     name: str | None = None
-    """The archive's name; None where workers have the code installed."""
+    """None where workers have the code installed."""
     content: bytes = b""
 
     def send(self, session: SparkSession) -> None:
-        """Hand the archive to Spark, which copies it to every executor before its first task; needs no shared disk."""
+        """Hand the archive to Spark, which copies it to every executor before its first task."""
         if self.name is not None:
             # Spark removes this folder when the session ends.
             path = Path(session.sparkContext._temp_dir) / self.name
@@ -54,7 +54,7 @@ def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
     files = {name: body for package in packages for name, body in _sent_files(package)}
     content = _archive(files)
     name = f"tidemark-{hashlib.sha256(content).hexdigest()[:16]}.zip"
-    # Executors run in the folder where Spark puts the files; other installed packages come later on the path.
+    # Executors run in the folder of the sent files; other installed packages come later on the path.
     path = ":".join([name, *filter(None, [config.get(_PATH)])])
     return Shipped({**expected, _PATH: path}, name, content)
 
@@ -79,8 +79,8 @@ def _sent_files(package: str) -> list[tuple[str, bytes]]:
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
-    """An archive of these files; those of the same code are identical, since an entry is of 1980 unless told otherwise."""
-    # Python finds a folder without `__init__.py` in an archive only if the folder has an entry.
+    """Identical for the same code: an entry's date is 1980 by default."""
+    # Python finds a folder without `__init__.py` in an archive only by an entry.
     folders = {f"{folder}/": b"" for name in files for folder in PurePosixPath(name).parents if folder.name}
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
@@ -90,7 +90,7 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 
 _ROUNDS = 10
-"""Number of tiny jobs; an executor that got no task in so many will get none."""
+"""Number of tiny jobs; an executor without a task in so many will get none."""
 _MOST_ATTEMPTS = 10_000
 _MESSAGES_MS = 30_000
 _WAIT = {
@@ -119,19 +119,15 @@ class Attempt(NamedTuple):
 def waiting_for_workers(master: str, config: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that make a session wait for all executors before its first job, for at most ten seconds.
 
-    By default a standalone cluster does not wait, so these settings make it wait for the cores of `spark.cores.max`. YARN and
-    Kubernetes wait for four fifths of the requested executors by themselves. Executors allocated on demand are not waited for.
+    Only a standalone cluster needs them: YARN and Kubernetes wait for four fifths of the executors. Executors on demand count
+    as none.
     """
     is_on_demand = config.get("spark.dynamicAllocation.enabled", "").lower() == "true"
     return {} if is_on_demand or not master.startswith("spark://") else _WAIT
 
 
 def require_same_workers(session: SparkSession) -> None:
-    """Run an empty task on each executor; raises WorkerError, which names what differs on one of them.
-
-    Executors that join meanwhile are checked as well. A worker's Python compares itself with the driver when it starts
-    (worker_daemon.py), also on an executor that joins later.
-    """
+    """Run an empty task on each executor, also on ones that join meanwhile; raises WorkerError, which names one's differences."""
     context = session.sparkContext
     asked: set[str] = set()
     for _ in range(_ROUNDS):
@@ -143,7 +139,7 @@ def require_same_workers(session: SparkSession) -> None:
         except (Py4JJavaError, PySparkException) as error:
             failure = error
         attempts = attempts_of(context, known)
-        # Spark retries a failed task on another executor, so the job succeeds where some executors are fit.
+        # Spark retries a failed task on another executor, so the job may succeed beside an unfit one.
         if unfit := unfit_among(attempts):
             raise unfit from failure
         if failure is not None:
@@ -160,8 +156,7 @@ def _executors(context: SparkContext) -> set[str]:
 
 def attempts_of(context: SparkContext, known: Collection[int]) -> list[Attempt]:
     """Return all task attempts of the session's finished jobs, without the jobs in `known`."""
-    # Spark learns about its tasks through messages, and a listener of the operator may delay them. Executors check
-    # themselves, so attempts that are unknown by then need no check here.
+    # An operator's listener may delay Spark's messages about tasks; attempts unknown by then check themselves.
     with suppress(Py4JJavaError):
         context._jsc.sc().listenerBus().waitUntilEmpty(_MESSAGES_MS)
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
@@ -187,7 +182,7 @@ def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
 
 
 def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
-    """Return the error where Spark's message says that a worker's Python did not start or differs from the driver's; else None.
+    """Return the error where Spark's message says that a worker's Python did not start or differs; else None.
 
     `host` names the worker where the message does not.
     """
@@ -211,10 +206,9 @@ _ENDING_SECONDS = 5
 
 
 class LastWords:
-    """A `log` that remembers its last line, to tell what the load was doing when the engine died."""
+    """A `log` that remembers its last line, for the report of a dead engine."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
-        """Forward every line to `log`."""
         self._log = log
         self.last = "starting"
 
@@ -228,16 +222,14 @@ class LastWords:
 def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
     """Raise EngineError where the JVM died or ran out of memory, WorkerError where a worker that joined later is unfit.
 
-    Other failures propagate unchanged.
-    Nothing is retried: this process has no engine any more, and a new one with the same memory would fail the same way. So
-    an operator must act. `engine` returns the session, None where none was started.
+    Nothing is retried: a new engine with the same memory would fail the same way. `engine` returns the session, None without one.
     """
     try:
         yield
     except Exception as error:
         if (session := engine()) is None:
             raise
-        # Ask Python's handle of the process, because a dead JVM does not answer.
+        # Python's handle of the process, because a dead JVM does not answer.
         process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
         what = _end_of(process, error)
         if what is None:
@@ -250,11 +242,11 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
 
 
 def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | None:
-    """Describe how the JVM ended; None where it is not the cause."""
+    """The JVM's end; None where it is not the cause."""
     chain = list(_chain(error))
     if process is None and any(isinstance(cause, ConnectionRefusedError | Py4JNetworkError) for cause in chain):
         return "its JVM is gone, probably out of memory"
-    # py4j also reports a dead JVM as "does not exist in the JVM", for whatever class was requested.
+    # py4j also reports a dead JVM as "does not exist in the JVM", for any class.
     lost = [one for one in chain if isinstance(one, ConnectionError | Py4JError) and not isinstance(one, Py4JJavaError)]
     if process is not None and lost:
         try:
