@@ -58,7 +58,6 @@ OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AF
 
 
 OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER})
-"""Points of a recovery (pipeline_assets/operations/recover.py)."""
 
 
 OF_REBUILDS = frozenset(
@@ -78,7 +77,6 @@ OF_TABLE_BY_TABLE = frozenset({Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, 
 
 
 OF_ROLLBACKS = frozenset({Failpoint.AFTER_LOOK})
-"""Points of a rollback, after it has read its slices."""
 
 
 def failpoint(point: Failpoint, qualifier: str = "") -> None:

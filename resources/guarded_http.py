@@ -20,7 +20,6 @@ from pipeline_assets.domain.errors import Backoff, SettingsError
 from pipeline_assets.domain.places import is_loopback, refusal_of_address
 
 _MOST_ADDRESSES = 4
-"""Addresses of one name that are tried, one after the other."""
 Resolve = Callable[[str, int], Sequence[str]]
 
 
@@ -54,10 +53,9 @@ def asked_seconds(response: httpx.Response) -> float | None:
 def guarded_client(
     url: str, timeout: httpx.Timeout | None = None, resolve: Resolve = addresses_of, *, is_secret: bool = True
 ) -> httpx.Client:
-    """Return a client for requests to one URL, without redirects and without decompression.
+    """Return a client for one URL, without redirects and decompression; raises SettingsError for an unusable proxy.
 
-    A request raises ForbiddenAddressError; an unusable proxy raises SettingsError here. A proxy of the environment resolves names
-    itself; loopback addresses never go through one. `is_secret`: content leaves this machine by https alone.
+    Requests raise ForbiddenAddressError; a proxy resolves names itself. `is_secret`: content leaves this machine by https alone.
     """
     # An encoded body would be unpacked without bounds.
     headers = {"Accept-Encoding": "identity"}
@@ -130,10 +128,8 @@ class _Guarded(httpx.BaseTransport):
 SIGNATURE_HEADER = "Tidemark-Signature"
 _ATTEMPT_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.4
-"""Doubled each time, and spread."""
 _LONGEST_RETRY_AFTER = timedelta(hours=1)
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Transient answers."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,6 @@ class Answer:
     is_for_good: bool = False
     """Whether it refused this body for good."""
     is_passing: bool = False
-    """Whether another attempt may get a better answer."""
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
@@ -158,10 +153,7 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 
 
 def post(url: str, body: bytes, secret: str | None, *, attempts: int, deadline: float) -> Answer:
-    """Send JSON, at most `attempts` times and until `deadline` (of `time.monotonic`); raises nothing.
-
-    Reads only status and `Retry-After` of an answer; follows no redirect, as the body is for this address alone.
-    """
+    """Send JSON, at most `attempts` times and until `deadline` (of `time.monotonic`); raises nothing, follows no redirect."""
     # At its usual level the library logs whole addresses, which open webhooks.
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

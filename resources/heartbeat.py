@@ -15,17 +15,14 @@ from resources.ledger.store import Ledger
 
 _LONGEST_GOODBYE = 5.0
 _PASSING = (TidemarkError, sa.exc.SQLAlchemyError, OSError)
-"""An unreachable ledger; the next beat tries again."""
 
 
 @contextmanager
 def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = BEAT_SECONDS) -> Iterator[None]:
-    """Record beats of this process for the run during the block; raises LedgerUnavailableError where the first one fails.
+    """Record that a process works on the run during the block; raises LedgerUnavailableError where the first beat fails.
 
-    A process without a beat for a minute may be taken for dead: its run is reported as failed, and its staged data swept. If it
-    comes back, it is one of two writers: conflict detection (resources/publishing.py) holds, and swept data fails it. The JVM of
-    a killed process ends when its standard input closes; until then it commits to a dead run's branch, or to main where the
-    ledger lies elsewhere than the catalog.
+    A process without a beat for a minute may be taken for dead, and its staged data swept. If it comes back, conflict detection
+    (resources/publishing.py) holds, and swept data fails it. A killed process's JVM ends with its standard input.
     """
     with closing(Ledger(url)) as ledger:
         who = identity()

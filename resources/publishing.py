@@ -58,7 +58,6 @@ class PublishRequest:
 
     run_id: str
     name: str
-    """Distinguishes the publishes of a run."""
     tables: Sequence[SliceChange]
     """At most one per table, upstream first."""
     steps: Sequence[tuple[str, Changes]]
@@ -68,9 +67,7 @@ class PublishRequest:
     rests_on: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
     """(table, slice) -> its required digest: published slices were built from it."""
     minds_holds: bool = True
-    """Whether a held slice must not be published."""
     run: Mapping[str, Any] | None = None
-    """The run's row, without its tables' snapshots; None where the run is not recorded yet."""
     alongside: Alongside | None = None
 
     @property
@@ -85,7 +82,7 @@ class PartlyPublishedError(SliceConflictError):
     """A later table met a conflict after earlier ones were published and recorded; only in TableByTable."""
 
     def __init__(self, conflict: SliceConflictError, tables: Collection[str], recorded: int) -> None:
-        """`tables`: those that main shows by now; `recorded`: number of steps in the ledger."""
+        """`recorded`: number of steps in the ledger."""
         super().__init__(conflict.subject, conflict.reason, conflict.hint, conflict.slices)
         self.tables, self.recorded = frozenset(tables), recorded
 
@@ -123,7 +120,7 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
         except SliceConflictError as conflict:
             conflicts.append(conflict)
     if conflicts:
-        # One error with the lost slices of all steps, because each conflict costs a walk.
+        # Each conflict costs a walk.
         first, lost = conflicts[0], frozenset().union(*(conflict.slices for conflict in conflicts))
         raise SliceConflictError(first.subject, first.reason, first.hint, lost)
     require_inputs(connection, request.rests_on)
@@ -201,7 +198,6 @@ class OneTransaction(Publisher):
     def _follow_present_heads(
         self, connection: Connection, request: PublishRequest, prepared: dict[str, Prepared]
     ) -> None:
-        """Prepare a table again where its pointer moved; the lock keeps all pointers in place from here on."""
         locations = lock_pointers(connection, self._lakehouse.catalog_name, [change.table for change in request.tables])
         for change in request.tables:
             former = prepared[change.table.key]
@@ -230,7 +226,6 @@ class TablesTogether(Publisher):
                 published = self._published(request)
                 break
             except PublishConflictError as error:
-                # The load has to build lost slices again; another run continues a taken-over one.
                 if is_last or isinstance(error, SliceConflictError | TakenOverError):
                     raise
         failpoint(Failpoint.AFTER_PUBLISH)
@@ -306,7 +301,7 @@ class Promise(StrEnum):
         "a load publishes all its tables in one commit of the REST catalog (TIDEMARK_CATALOG_TRANSACTIONS), and the"
         " ledger follows: after a kill in between, the next run records what the tables show",
     )
-    """Every table changes at the same moment, or none does; the ledger follows, after a kill by the next run."""
+    """As above; the ledger follows, after a kill by the next run."""
     TABLE_BY_TABLE = (
         "table by table",
         "a load publishes table by table, because the ledger lies in another place than the catalog"

@@ -36,9 +36,9 @@ RUN_PROPERTY, PUBLISH_PROPERTY, PUBLISHED_WITH = "tidemark.run-id", "tidemark.pu
 """Keys of a snapshot's summary: its run, its publish, and the tables that get a snapshot of it, all of them or none."""
 _SUFFIX = ".metadata.json"
 _BEGINNING = 4096
-"""The first bytes, in which Iceberg writes uuid, sequence number and time."""
+"""Holds uuid, sequence number and time."""
 _MOST_BYTES = 256 * 1024**2
-"""Limit of a decompressed file: five times 100,000 snapshots."""
+"""Of a decompressed file: five times 100,000 snapshots."""
 _READERS = 16
 _TOLERATED = timedelta(minutes=1)
 """Iceberg lets a commit be this much older than its parent."""
@@ -55,7 +55,6 @@ class MetadataFile:
     commits: int
     """Sequence number of the last snapshot; 0 without one."""
     updated_at: datetime
-    """Timezone-aware, by the writer's clock."""
 
 
 def is_metadata(name: str) -> bool:
@@ -167,7 +166,6 @@ def predecessor(objects: LakeObjects, name: str) -> str | None:
 
 
 def _log(objects: LakeObjects, name: str) -> list[str]:
-    """The base names of earlier metadata files, oldest first; empty where unknown."""
     try:
         log = content(objects, name).get("metadata-log") or ()
         return [base_name(str(entry["metadata-file"])) for entry in log]
@@ -228,14 +226,11 @@ class TableAtRest:
     columns: frozenset[str]
     properties: dict[str, str]
     oldest_at: datetime | None = None
-    """Commit time of the oldest kept snapshot."""
     is_head_ours: bool = True
     """Whether a run of ours, or a compaction, committed main's snapshot."""
     snapshot_ids: frozenset[int] = frozenset()
     location: str = ""
-    """Of the metadata file."""
     place: str = ""
-    """The table's own location."""
     deletes: int = 0
     """Delete files that apply to main's snapshot; only other programs write them."""
     manifest_list: str | None = None
@@ -345,7 +340,6 @@ def _table_at_rest(location: str) -> TableAtRest:
 
 
 _ASKED_AT_ONCE = 16
-"""Folders listed in parallel: restoring a year needs hundreds."""
 _EPOCH, _PARTS = date(1970, 1, 1), 2
 
 

@@ -23,14 +23,12 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.masking import scrubbed
 
 FAILURES = (Py4JError, PySparkException)
-"""Everything that a call into the JVM raises."""
 _CONFLICTS = (
     "Found conflicting files",
     "Missing required files to delete",
     "Cannot commit, found new",
     "CommitFailedException",
     "ValidationException",
-    # The base snapshot has expired, and with it the record of later commits.
     "is not an ancestor of",
 )
 _RACES = (
@@ -70,11 +68,10 @@ _SHUT = (
     "Failed to connect",
     "Failed to initialize catalog",
     "password authentication failed",
-    # A REST catalog that requires credentials, and one whose credentials grant too little.
     "iceberg.exceptions.NotAuthorizedException",
     "iceberg.exceptions.ForbiddenException",
 )
-"""Signs of a catalog that refuses access; checked after the signs of a transient failure."""
+"""Checked after the signs of a transient failure."""
 _DATA_FILE = re.compile(r"(?:FileNotFound|NotFound|NoSuchKey)Exception\b[^\n]*?((?:\w+:)?/[^\s'\"]+?\.parquet)\b")
 _AHEAD = re.compile(
     r"(?:Invalid update timestamp \S+: before |Expected sorted snapshot log entries)[^\d\n]*(\d{10,14})?"
@@ -108,7 +105,6 @@ _RULES: tuple[tuple[Sequence[str], type[TidemarkError], str, str], ...] = (
 )  # fmt: skip
 """Signs of a failure, our type, reason (after a colon comes the trace's informative line) and hint."""
 _WRITER = re.compile(r"\bat org\.apache\.(spark|iceberg\.aws\.s3|hadoop|iceberg|parquet)\.")
-"""The code that was writing when the disk was full."""
 _FULL_HERE = {
     "spark": ("the disk of spark.local.dir is full", "set spark.local.dir in spark_config to a larger disk"),
     "iceberg.aws.s3": (

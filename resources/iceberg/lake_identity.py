@@ -56,7 +56,6 @@ class Mark:
     catalog_url: str | None = None
     """For messages: without user, password and options, like `ledger_url`."""
     place: str | None = None
-    """The warehouse's URL, as the writing process spelt it."""
     ledger: str | None = None
     """The identity of the one permitted ledger."""
     ledger_url: str | None = None
@@ -133,16 +132,14 @@ class Purpose(IntEnum):
     KEEP = 2
     """Also change tables, and complete the mark of a lake that this catalog knows."""
     BEGIN = 3
-    """Also create a lake where there is none."""
 
 
 def require_own_lake(
     tables: JavaTables, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
 ) -> None:
-    """Raise LakehouseError or LedgerError unless the parts belong together; `ledger`: None while another one is attached.
+    """Raise LakehouseError or LedgerError unless the parts belong together; writes missing marks where the purpose allows it.
 
-    Writes what is missing where the purpose allows it: the warehouse's mark, the catalog's, then the ledger's. After a crash the
-    next process whose catalog knows the tables, or that finds none, completes the marks.
+    The next process completes the marks after a crash. `ledger`: None while another one is attached.
     """
 
     def outside() -> list[str]:
@@ -174,7 +171,6 @@ def require_own_lake(
             if ledger is not None:
                 whole = whole.of_ledger(ledger.identity(), ledger.url)
             whole.write(settings, is_first=mark is None)
-            # Where another process marked the warehouse first, its mark counts.
             mark = read_mark(settings) or whole
             if ledger is not None:
                 ledger.require(mark.lake, mark)
@@ -192,7 +188,7 @@ def is_one_lake(
 ) -> bool:
     """Whether all parts name each other, False where uncertain; raises LakehouseError or LedgerError where they differ.
 
-    `of_catalog`: properties of NAMESPACE. `outside` returns known tables' locations outside of the warehouse; None if unknown.
+    `of_catalog`: properties of NAMESPACE. `outside` returns tables' locations outside of the warehouse; None if unknown.
     """
     mark, here = read_mark(settings), settings.warehouse_url
     carried = None if of_catalog is None else of_catalog.get(PROPERTY)
@@ -222,7 +218,6 @@ def is_one_lake(
 
 def lake_of(mark: Mark | None, of_catalog: Mapping[str, str]) -> str | None:
     """Return the identity that the lake keeps in every catalog; None for a lake without marks."""
-    # Without the warehouse's mark, the catalog still has the identity.
     return mark.lake if mark is not None else of_catalog.get(_LAKE_PROPERTY, of_catalog.get(PROPERTY))
 
 
@@ -259,14 +254,12 @@ class Attachable:
 
     table: Table
     metadata_file: str | None = None
-    """The newest complete one; None without any."""
     updated_at: datetime | None = None
     snapshot_id: int | None = None
     rows: int = 0
     known_at: str | None = None
     """The metadata file that the catalog names; None where it does not know the table."""
     is_attached: bool = False
-    """Whether the catalog names the newest one."""
     left_out: int = 0
     """Newer metadata files that are ahead of this machine's clock, or of a failed commit or publish."""
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -285,11 +278,7 @@ def taken_from(tables: JavaTables, settings: Settings) -> Mark | None:
 
 
 def attachable(tables: JavaTables, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
-    """Return the newest metadata found below the location of each table; writes nothing.
-
-    Raises LakehouseError where there is none, where a location holds two tables, and where the catalog belongs to another lake
-    or knows another state; a former owner's catalog may know a state from which the newest follows.
-    """
+    """Return the newest metadata below each table's location; raises LakehouseError for none, two tables, or another lake."""
     may_be_behind = taken_from(tables, settings) is not None
     never: set[str | None] = set()
     while True:
@@ -317,7 +306,6 @@ def attach(tables: JavaTables, settings: Settings, candidates: Sequence[Attachab
         namespace = candidate.table.identifier.split(".", maxsplit=1)[0]
         tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {settings.catalog_name}.{namespace}")
         if candidate.known_at is not None:
-            # Without PURGE only the catalog's row goes.
             tables.spark.sql(f"DROP TABLE {tables.identifier(candidate.table)}")
         tables.spark.sql(
             f"CALL {settings.catalog_name}.system.register_table(table => '{candidate.table.identifier}', "

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 OWN_FOLDER = "_tidemark"
-"""The folder below the warehouse for objects of the lake as a whole."""
 _PROBES = "clock"
 _HINT = "Check TIDEMARK_WAREHOUSE_URL, region, endpoint and credentials, and the rights to list, read, write and delete"
 
@@ -51,7 +50,7 @@ class LakeObject:
 
 
 class _Object:
-    """An object as a file, to read or to write; raises our errors."""
+    """Raises our errors."""
 
     def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
         self._body, self._failures, self._written = body, failures, 0
@@ -90,10 +89,7 @@ class _Object:
 
 
 class LakeObjects:
-    """Objects below one URL, by relative names of letters, digits, `-`, `_`, `.` and `/`.
-
-    Methods raise LakehouseError where the store refuses, LakehouseUnavailableError where it is out of reach.
-    """
+    """Objects below one URL; raise LakehouseError where the store refuses, LakehouseUnavailableError where it is out of reach."""
 
     def __init__(self, url: str) -> None:
         """Take a path, `file:` or `s3://bucket[/prefix]` (also `s3a:`); it need not exist."""
@@ -216,7 +212,6 @@ class LakeObjects:
     @contextmanager
     def _failures(self, name: str) -> Iterator[None]:
         try:
-            # These stores fail as landing's do; only the wording differs.
             with landing_errors(f"{self.url}/{name}".rstrip("/")):
                 yield
         except OSError as error:

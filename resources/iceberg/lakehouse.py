@@ -91,8 +91,6 @@ class Lakehouse:
         """Commits of data files that tasks wrote."""
         return TableFiles(self.tables)
 
-    # -- reading -----------------------------------------------------------------------------------------------
-
     def identifier(self, table: Table) -> str:
         """Return the table's name in SQL, `lake.refined.events`."""
         return self.tables.identifier(table)
@@ -120,10 +118,7 @@ class Lakehouse:
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None, held_in: str | None = None
     ) -> dict[Slice, SliceFiles]:
-        """Return the live files per slice, from metadata; of all slices or of those given.
-
-        `held_in`: a column of days; then files of any slice whose metrics allow rows of these projects and days.
-        """
+        """Return the live files per slice; `held_in`: a column of days, for all files that may hold these projects and days."""
         return by_slice(self.tables.files(self.tables.knowing(table, snapshot_id), snapshot_id, slices, held_in))
 
     def column_bytes(
@@ -159,8 +154,6 @@ class Lakehouse:
         """Return all kept snapshots of the table, staged ones included."""
         return frozenset(int(snapshot.snapshotId()) for snapshot in self.tables.current(table).snapshots())
 
-    # -- tables ------------------------------------------------------------------------------------------------
-
     def require_own(
         self, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
     ) -> None:
@@ -191,7 +184,6 @@ class Lakehouse:
         )
         if is_whole or table.key in self._ensured:
             return
-        # Another process may create the same table now; the retry finds it.
         again(lambda: create_table(self.tables, table))
         again(lambda: add_columns(self.tables, table))
         self._require_columns(table)
@@ -211,8 +203,6 @@ class Lakehouse:
     def _require_columns(self, table: Table) -> None:
         require_columns(self.tables, table)
         self._known.add(table.key)
-
-    # -- stage, audit, publish ---------------------------------------------------------------------------------
 
     def stage(self, table: Table, base_id: int, attempt: str, write: Callable[[str], None]) -> Staged:
         """Create a branch at `base_id`, let `write` fill it by its SQL name, and return the staged snapshot."""

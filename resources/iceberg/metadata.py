@@ -27,7 +27,7 @@ WAREHOUSE_OF = "spark.tidemark.warehouse"
 """Prefix of a session's setting, before the catalog's name; a REST catalog may name a warehouse without its place."""
 _EPOCH = date(1970, 1, 1)
 _MOST_KEPT, _MOST_KEPT_FILES = 64, 64
-"""Limits of kept answers and of one's files: the JVM holds some kilobytes of metrics for each."""
+"""The JVM holds some kilobytes of metrics per file."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,6 @@ class Commit:
     run_id: str | None
     """None for a foreign commit."""
     slices: frozenset[Slice]
-    """The slices whose files it changed."""
     committed_at: str
     """Timezone-aware ISO 8601, by the committer's clock."""
 
@@ -171,10 +170,7 @@ class JavaTables:
     def files(
         self, java: Any, snapshot_id: int, slices: Collection[Slice] | None, held_in: str | None = None
     ) -> LiveFiles:
-        """Return a snapshot's live files, of all slices or of those given; short answers are kept.
-
-        `held_in`: a column of days; then files whose metrics allow rows of these projects and days.
-        """
+        """Return a snapshot's live files; `held_in`: a column of days, for all files that may hold these projects and days."""
         if slices is not None and not slices:
             return LiveFiles()
         question = (str(java.name()), snapshot_id, None if slices is None else frozenset(slices), held_in)
@@ -195,7 +191,6 @@ class JavaTables:
         with closing(scan.includeColumnStats().planFiles()) as tasks:
             for task in each(tasks):
                 file = task.file()
-                # Iceberg plans files by metrics, which may match further slices.
                 if slices is None or held_in is not None or slice_of(file) in slices:
                     files[str(file.location())] = file
                     if task.deletes().size():

@@ -40,17 +40,15 @@ class SliceChange:
 
     table: Table
     base_id: int
-    """Main's head when the change was computed."""
     slices: frozenset[Slice]
     files: LiveFiles
     former: LiveFiles
-    """The slices' files at the base."""
+    """At the base."""
     branches: tuple[str, ...] = ()
     """Branches of the staged files, removed once main shows the files."""
     is_restored: bool = False
     """Whether the change restores files of an earlier snapshot: each is checked, as it may be gone."""
     summary: Mapping[str, str] = field(default_factory=dict)
-    """Further entries of its snapshot's summary."""
 
     @property
     def is_empty(self) -> bool:
@@ -86,7 +84,6 @@ class Published:
     snapshot_id: int
     parent_id: int
     files: Mapping[Slice, SliceFiles]
-    """The live files of every published slice."""
     is_empty: bool = False
     """Whether the files were live already, so that main did not change."""
 
@@ -115,7 +112,7 @@ class Prepared:
 _SUBJECT = "catalog"
 _NOT_SERVED = "Server does not support endpoint"
 _TRIES, _FIRST_PAUSE_SECONDS = 6, 0.2
-"""After a lost answer the server may still be committing: the tables are checked for about six seconds."""
+"""The server may still be committing: the tables are checked for about six seconds."""
 _SETTING = "Set catalog_transactions = false (TIDEMARK_CATALOG_TRANSACTIONS)"
 
 
@@ -134,25 +131,18 @@ class SliceChanges:
         return self._since(SliceChange(table, base_id, wanted, files, LiveFiles(), tuple(branches)))
 
     def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
-        """Return the change that restores each slice to its snapshot (None: empty) without writing data.
-
-        Raises LakehouseError where a file is gone. Callers keep the snapshots from expiring (`branches.keeping`).
-        """
+        """Return the change that restores each slice to its snapshot (None: empty); raises LakehouseError for a lost file."""
         files = self.require_files(table, snapshots)
         return self._since(SliceChange(table, base_id, frozenset(snapshots), files, LiveFiles(), is_restored=True))
 
     def _since(self, change: SliceChange) -> SliceChange:
         java = self._tables.current(change.table)
         if java.snapshot(change.base_id) is None:
-            # The commits since then are unknown.
             raise change.lost("the snapshot it was read at has expired")
         return replace(change, former=self._tables.files(java, change.base_id, change.slices))
 
     def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
-        """Return the change that removes these slices' delete files and keeps their data files.
-
-        Leaves out a slice with a lost data file, and one whose delete file also applies to a slice left out.
-        """
+        """Return the change that removes these slices' delete files, without slices that lost data or share a delete file."""
         java = self._tables.current(table)
         live = self._tables.files(java, base_id, None)
         key_of = {path: slice_of(file) for path, file in live.items()}
@@ -189,8 +179,6 @@ class SliceChanges:
         if gone := gone_files(paths):
             raise LakehouseError(min(gone), "is gone, so its rows cannot be restored", "Choose a later state")
 
-    # -- apply -------------------------------------------------------------------------------------------------
-
     def next_state(self, change: SliceChange, run_id: str) -> Prepared:
         """Apply a change to main's head, in memory; raises SliceConflictError where main changed in a slice since the base."""
         return self._tried(change, lambda: self._applied(self._tables.current(change.table), change, run_id))
@@ -202,7 +190,6 @@ class SliceChanges:
     def discard(self, prepared: Prepared) -> None:
         """Remove the metadata file of a discarded change; maintenance removes its manifests."""
         if prepared.is_written:
-            # Maintenance removes the file later.
             with suppress(*FAILURES):
                 self._tables.current(prepared.table).io().deleteFile(prepared.after)
 
@@ -217,7 +204,6 @@ class SliceChanges:
         state, operations = self._applied(java, change, run_id), java.operations()
         if state.metadata.changes().isEmpty():
             return replace(state, after=state.before)
-        # Number the file as Iceberg does, so that a folder's listing is in order.
         number = re.match(r"(\d+)-", base_name(state.before))
         name = f"{int(number[1]) + 1 if number else 0:05d}-{uuid.uuid4()}.metadata.json"
         after = str(operations.metadataFileLocation(name))
@@ -243,7 +229,7 @@ class SliceChanges:
         return Prepared(change.table, published, before, base=base, metadata=metadata.build())
 
     def _row_delta(self, java: Any, change: SliceChange, run_id: str) -> Any:
-        """The operation, not applied; it fails where main changed in one of the slices since the base."""
+        """It fails where main changed in one of the slices since the base."""
         old, new, tables = change.former, change.files, self._tables
         # Only a row delta can require that untouched files still exist.
         operation = java.newRowDelta()
@@ -278,7 +264,7 @@ class SliceChanges:
         return [delete for name, delete in gone.items() if name not in kept]
 
     def _unchanged(self, java: Any, change: SliceChange, head_id: int) -> Published | None:
-        """The result of an empty change; raises SliceConflictError where the slices differ at the head."""
+        """Raises SliceConflictError where the slices differ at the head."""
         if not change.is_empty:
             return None
         if head_id != change.base_id and self._tables.files(java, head_id, change.slices).names != change.files.names:
@@ -286,10 +272,7 @@ class SliceChanges:
         return Published(head_id, head_id, change.files_by_slice, is_empty=True)
 
     def _require_base_files(self, change: SliceChange, parent_id: int) -> None:
-        """Raise SliceConflictError where files of the change's slices were replaced between base and parent.
-
-        Iceberg overlooks others' compaction and removal of further files: the recorded list of files is wrong then, not the rows.
-        """
+        """Iceberg overlooks others' compaction and removal of further files: the recorded list of files is wrong then."""
         if parent_id != change.base_id:
             before = self._tables.files(self._tables.current(change.table), parent_id, change.slices)
             if before.names != change.former.names:
@@ -311,8 +294,6 @@ class SliceChanges:
         who = f"run {', '.join(sorted(winners))}" if winners else "another writer"
         hint = "Nothing was published; it is built from fresh inputs"
         return change.lost(f"{who} changed it since it was read", hint, lost)
-
-    # -- commit ------------------------------------------------------------------------------------------------
 
     def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str = "main") -> Published:
         """Commit a change to main or another branch, under a name within the run; raises as `next_state` does."""
@@ -344,7 +325,6 @@ class SliceChanges:
         return committed
 
     def _committed(self, change: SliceChange, publish_id: str, branch: str) -> Published | None:
-        """The commit; None where it is not in the history since the base."""
         java = self._tables.current(change.table)
         since = takewhile(lambda one: one.snapshotId() != change.base_id, walk(java, java.snapshot(branch)))
         for snapshot in since:
@@ -367,7 +347,7 @@ class SliceChanges:
                 raise self._refusal_of_all(states, error) from error
 
     def _are_committed(self, states: Sequence[Prepared], *, may_be_at_work: bool) -> bool:
-        """Whether the tables' histories contain the commit; raises LakehouseError where only some do."""
+        """Raises LakehouseError where only some tables have the commit."""
         moved = [state for state in states if not state.published.is_empty]
         for _ in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
             snapshots = [self._tables.current(one.table).snapshot(one.published.snapshot_id) for one in moved]
@@ -387,7 +367,6 @@ class SliceChanges:
             reason = "does not commit several tables at once (POST /v1/{prefix}/transactions/commit)"
             return LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
         if is_unanswered(error):
-            # The next run reads from the tables whether the commit succeeded.
             reason = f"the answer to a commit was lost, and the tables show nothing of it: {first_line(error)}"
             return LakehouseUnavailableError(_SUBJECT, reason, "Load again; what was committed is found then")
         others = [

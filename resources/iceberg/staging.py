@@ -68,7 +68,6 @@ class Branches:
         try:
             yield
         finally:
-            # Branches that cannot be dropped now are swept later.
             with suppress(*FAILURES):
                 self.drop(table, names)
 
@@ -94,10 +93,7 @@ class Branches:
         return [f"{table.key}:{name}" for table, name in dropped]
 
     def was_there(self, java: Any, name: str, before: datetime) -> bool:
-        """Whether the branch existed at that time; False where the kept metadata does not show it.
-
-        The age of its snapshot does not show it: a new branch may point at an old snapshot of main.
-        """
+        """Whether the branch existed at that time, by the kept metadata: a new branch may point at an old snapshot."""
         snapshot = java.snapshot(name)
         is_of_main = _KEEPS in name or snapshot.snapshotId() in ancestry(java)
         if not is_of_main and committed_at(snapshot) <= before:
@@ -144,9 +140,7 @@ class FileChange:
     files: Sequence[str]
     """New files, as `transforms.data_files.data_file` describes them."""
     whole: Collection[Slice]
-    """Slices that lose all their old files."""
     gone: Mapping[Slice, Collection[str]] = field(default_factory=dict)
-    """Other slices -> the files that they lose."""
 
 
 class TableFiles:

@@ -37,18 +37,15 @@ KEPT_PROPERTIES = {
     # Staged slices must consist of data files alone.
     "write.delete.mode": "copy-on-write",
 }
-"""Properties that every load resets."""
 _PROPERTIES = {
     "format-version": "2",
     "commit.retry.num-retries": "20",
     "write.parquet.compression-codec": "zstd",
-    # Sorts other programs' writes within their partitions, as ours are.
     "write.distribution-mode": "hash",
     **KEPT_PROPERTIES,
     "write.metadata.previous-versions-max": "20",
 }
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.25
-"""For checks whether another process has just created the table."""
 
 
 def create_table(tables: JavaTables, table: Table) -> None:
@@ -73,10 +70,7 @@ def create_table(tables: JavaTables, table: Table) -> None:
 
 
 def add_columns(tables: JavaTables, table: Table) -> None:
-    """Add declared columns that the table lacks, null in existing rows.
-
-    Adds none where the table has undeclared columns, or where rows carry hashes of their columns, which would change.
-    """
+    """Add missing columns, null in existing rows; not beside undeclared columns, nor where rows carry hashes of their columns."""
     missing, may_be_added = _missing(tables, table)
     if not missing or not may_be_added:
         return
@@ -102,7 +96,6 @@ def require_columns(tables: JavaTables, table: Table) -> None:
 
 
 def _missing(tables: JavaTables, table: Table) -> tuple[list[TableColumn], bool]:
-    """The declared columns that the table lacks, and whether they may be added."""
     present = tables.column_names(tables.load(table)).keys()
     declared = {column.name for column in table.columns}
     missing = [column for column in table.columns if column.name not in present]
@@ -171,13 +164,12 @@ class Below:
     location: str
     table_uuid: str
     files: tuple[LakeObject, ...]
-    """All files, with names relative to the location."""
     log: frozenset[str]
     """Base names of the current metadata file and of those that it lists."""
     unknown: tuple[MetadataFile, ...]
     """Metadata files that are no predecessors of the current one."""
     needed: frozenset[str]
-    """Base names of the files that a snapshot or its statistics need, without metadata files."""
+    """Base names of the files that a snapshot or its statistics need; no metadata files."""
 
 
 def is_written(name: str, table_uuid: str) -> bool:
@@ -204,8 +196,7 @@ class Upkeep:
     def expire(self, table: Table, snapshot_ids: Sequence[int]) -> int:
         """Expire these snapshots and delete the files that only they needed; returns the number of deleted files.
 
-        The manifests before and after decide, because Iceberg's incremental clean-up deleted a live file after a rollback
-        (DECISIONS: Snapshots are expired by name).
+        By manifests, as Iceberg's clean-up deleted a live file after a rollback (DECISIONS: Snapshots are expired by name).
         """
         wanted = list(snapshot_ids)
         while wanted:
@@ -229,10 +220,9 @@ class Upkeep:
         return 0
 
     def _needed(self, java: Any) -> frozenset[str]:
-        """Paths of all files that the table's snapshots and statistics need, without metadata files."""
+        """Paths of all files that the table's snapshots and statistics need."""
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil")
         listed = chain(reachable.manifestListLocations(java), reachable.statisticsFilesLocations(java))
-        # Snapshots share manifests, which are equal by path.
         manifests = self._tables.java_class("java.util.LinkedHashSet")()
         for snapshot in java.snapshots():
             manifests.addAll(snapshot.allManifests(java.io()))

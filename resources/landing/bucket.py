@@ -59,7 +59,6 @@ class Bucket:
     @classmethod
     def from_url(cls, url: str, s3: S3Resource | None) -> Self:
         """Parse `s3://bucket[/prefix]`; raises SettingsError for a URL without a bucket."""
-        # Not urlsplit: `#` and `?` are ordinary characters of a prefix.
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not bucket:
             raise SettingsError("TIDEMARK_LANDING_URL", f"{url!r} names no bucket", "Write s3://bucket[/prefix]")
@@ -181,7 +180,6 @@ class Bucket:
     def _client(self, session: boto3.Session) -> Any:
         return session.client(
             "s3",
-            # boto3 does not read AWS_REGION, which other AWS libraries do.
             region_name=self.region_name or session.region_name or os.environ.get("AWS_REGION"),
             endpoint_url=self.endpoint_url,
             use_ssl=self.use_ssl,

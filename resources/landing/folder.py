@@ -30,12 +30,10 @@ _LONGEST_WRITE_SECONDS = 24 * 3600
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 """Errors of file systems without hard links, and of a project's folder on another file system than the staging folder."""
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
-"""Errors of file systems that need no fsync of folders."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Non-blocking: opening a named pipe would wait forever."""
 _HINT = "Put a plain file in its place, with the right to read it; every load tries again"
 _STAGING = ".tidemark-writing"
-"""Beside the projects' folders, outside of every listing."""
 OUTSIDE = "a link that leads out of landing; nothing of what it leads to is read"
 
 
@@ -104,7 +102,6 @@ class Folder:
             inside = self._resolved(os.path.relpath(entry.path, self.root))
             target = None if inside is None else inside.stat()
         except OSError:
-            # A loop or a lost target: list the link itself; reading it is refused.
             target = status
         if target is None:
             yield Listed(key, "", 0, OUTSIDE)
@@ -149,11 +146,7 @@ class Folder:
         return True
 
     def create(self, _: object, key: str, content: IO[bytes]) -> bool:
-        """Write a file that survives a power cut; False, with nothing changed, where the name is taken.
-
-        The complete file is linked to its name, which replaces nothing. After an error no file is left. Raises OSError, and
-        LandingAccessError where the folder is a link that leads out, or the file system has no hard links.
-        """
+        """Write a file that survives a power cut; False where the name is taken; raises LandingAccessError and OSError."""
         (self.root / key).parent.mkdir(exist_ok=True)
         with self._folder_of(key) as (folder, name), self._staged(content) as staged:
             try:
@@ -177,11 +170,9 @@ class Folder:
 
     @contextmanager
     def _staged(self, content: IO[bytes]) -> Iterator[Path]:
-        """Write the bytes to a temporary file, which is removed after the block."""
         staging = self.root / _STAGING
         staging.mkdir(exist_ok=True)
         for left in staging.iterdir():
-            # Remove files of killed processes; other names are not ours.
             with suppress(FileNotFoundError):
                 if _STAGED_NAME.fullmatch(left.name) and time.time() - left.lstat().st_mtime > _LONGEST_WRITE_SECONDS:
                     left.unlink()
@@ -198,7 +189,7 @@ class Folder:
 
     @contextmanager
     def _folder_of(self, key: str) -> Iterator[tuple[int, str]]:
-        """Open the folder of an object within landing; yields its descriptor, and the object's name."""
+        """Yields the folder's descriptor, and the object's name in it."""
         folder, _, name = key.rpartition("/")
         inside = self._resolved(folder)
         if inside is None or inside == Path(os.path.realpath(self.root)):
@@ -210,7 +201,7 @@ class Folder:
             os.close(descriptor)
 
     def _resolved(self, key: str) -> Path | None:
-        """The path with all links resolved; None where it is outside of the root."""
+        """None where it is outside of the root."""
         root = Path(os.path.realpath(self.root))
         target = Path(os.path.realpath(self.root / key, strict=True))
         return target if target.is_relative_to(root) else None

@@ -33,7 +33,7 @@ def landing_errors(subject: str, *, is_object: bool = False, hint: str = _ACCESS
     except (BaseError, BotoCoreError, ClientError, OSError) as error:
         is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        # The worker's disk is full, which the caller handles.
+        # The worker's own disk is full.
         if (is_object and is_moved) or is_full:
             raise
         raise _failure(subject, error, hint, is_object=is_object) from error
@@ -46,8 +46,7 @@ def landing_errors(subject: str, *, is_object: bool = False, hint: str = _ACCESS
 _REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
 _PASSING = ("RequestTimeout<", "ThrottlingException<", "EndpointConnectionError:", "ConnectTimeoutError:",
             "ReadTimeoutError:")  # fmt: skip
-"""Transient failures that look like refusals: S3 answers a slow client, or too many calls for KMS keys, with 400, and an
-unreachable credential provider looks like a bad credential."""
+"""Transient failures that look like refusals, for example an unreachable credential provider."""
 
 
 _OBJECT_HINT = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
@@ -59,11 +58,9 @@ _OF_THE_CONNECTION = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMat
 """Refusals of the connection, some with the HTTP status of a refused object."""
 _OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
                 errno.EIO, errno.ESTALE, errno.EBADMSG)  # fmt: skip
-"""Errors of a single file; a failed disk shows at the next file."""
 
 
 def _failure(subject: str, error: Exception, hint: str, *, is_object: bool) -> TidemarkError:
-    """Classify a failure as an access error, an unreadable object or a transient failure, by type, HTTP status and text."""
     text = str(error).split("\n\nDebug source")[0]
     status = re.search(r"status code: (\d{3})", text)
     code = int(status[1]) if status else 0
@@ -87,7 +84,6 @@ def _failure(subject: str, error: Exception, hint: str, *, is_object: bool) -> T
 
 
 def _short(text: str) -> str:
-    """The error on one line, without the XML around S3's message."""
     said = re.search(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>", text)
     line = f"{said[1]}, {said[2]}" if said else text
     # Scrub before cutting: the scrubber does not recognise half of a secret key.

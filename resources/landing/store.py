@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 16
-"""Answers that are not taken yet fill memory, so no more are requested ahead."""
 _T = TypeVar("_T")
 
 
@@ -50,9 +49,9 @@ def each_at_once(ask: Callable[[str], _T], names: Sequence[str]) -> Iterator[tup
 
 
 _MOST_ALONE = 20
-"""Isolated days that the search for the first arrival passes over; each costs a request."""
+"""Each costs a request."""
 _OPENING_KEYS = 1000
-"""Keys before a folder's first day that are checked for odd objects: one page, which is one request."""
+"""One page, which is one request."""
 
 
 class LandingStore:
@@ -90,11 +89,10 @@ class LandingStore:
         last_day: date,
         asked_for: tuple[date, date] | None = None,
     ) -> Listing:
-        """Return the objects that arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
+        """Return these arrival days' objects (UTC, inclusive), sorted; raises LandingAccessError and LandingUnavailableError.
 
         A bucket lists only the keys of these days and one page before a project's first day; a folder is listed completely.
         `asked_for`: the days that loads ever request; deliveries outside of them are strays, the first and last of many.
-        Raises LandingAccessError (missing landing, no rights) and LandingUnavailableError (network, server).
         """
         deliveries: list[Delivery] = []
         markers: list[Marker] = []
@@ -139,10 +137,9 @@ class LandingStore:
         return listed
 
     def open(self, key: str, etag: str) -> IO[bytes]:
-        """Open the object version that was listed with `etag`; the caller closes it. A large one is spooled to disk.
+        """Open the version listed with `etag`, a large one spooled to disk; the caller closes it.
 
-        Raises ObjectMovedError where that version is gone, UnreadableObjectError where only this object is refused,
-        LandingUnavailableError after the retries, LandingAccessError for wrong credentials.
+        Raises ObjectMovedError, UnreadableObjectError (this object alone), LandingUnavailableError and LandingAccessError.
         """
         failpoint(Failpoint.MID_PARSE, key)
         try:
@@ -153,10 +150,7 @@ class LandingStore:
             raise ObjectMovedError(key, reason, "The next run lists it anew") from None
 
     def create(self, key: str, content: IO[bytes]) -> bool:
-        """Create an object atomically; False, with nothing changed, where the key exists.
-
-        Raises LandingAccessError (no right to write, a link that leads elsewhere), LandingUnavailableError, DiskFullError.
-        """
+        """Create an object; False where the key exists; raises LandingAccessError, LandingUnavailableError, DiskFullError."""
         try:
             with landing_errors(key, hint="This needs the right to create objects below the backfill prefix; grant it"):
                 return self._place.create(self._opened(), key, content)
@@ -173,24 +167,17 @@ class LandingStore:
             return None
 
     def delete(self, listed: Listed) -> bool:
-        """Delete this version of an object; True once it is gone, False, with nothing deleted, where the key has another one.
-
-        A bucket compares the version in the request, a folder just before. Raises LandingAccessError, LandingUnavailableError.
-        """
+        """Delete this version; False where the key has another one; raises LandingAccessError, LandingUnavailableError."""
         # Compare here as well: a server that ignores the condition would delete any version.
         present = self.find(listed.key)
         if present is not None and (present.etag, present.is_link) != (listed.etag, False):
             return False
         with landing_errors(listed.key, hint="Check TIDEMARK_LANDING_URL and the rights to write and delete there"):
             is_deleted = present is None or self._place.delete(self._opened(), listed.key, listed.etag)
-        # After a lost answer the retried delete finds no version to match.
         return is_deleted or self.find(listed.key) is None
 
     def is_readable(self, delivery: Delivery) -> bool:
-        """Whether a listed object can be read, which tells a refused object from a refused connection.
-
-        Raises LandingUnavailableError where landing is out of reach.
-        """
+        """Whether a listed object can be read, unlike a refused connection; raises LandingUnavailableError."""
         try:
             with landing_errors(delivery.key, is_object=True):
                 self._place.read(self._opened(), delivery.key, delivery.etag, is_glance=True).close()
@@ -216,7 +203,6 @@ class LandingStore:
         last_day: date,
         asked_for: tuple[date, date] | None,
     ) -> Iterable[tuple[str, Iterable[Listed]]]:
-        """Each project and its objects, in the order of the projects; a bucket lists several projects in parallel."""
 
         def listed(project_id: str) -> Iterable[Listed]:
             with landing_errors(self.url):
@@ -225,14 +211,12 @@ class LandingStore:
         if not self._place.is_ordered or len(projects) < 2:
             return ((project_id, listed(project_id)) for project_id in projects)
         with landing_errors(self.url):
-            # Connect once, before several threads need the connection.
             self._opened()
         return each_at_once(listed, projects)
 
     def _listed(
         self, source: Source, project_id: str, first_day: date, last_day: date, asked_for: tuple[date, date] | None
     ) -> Iterable[Listed]:
-        """The objects of the requested days, the first arrivals, and odd objects found on the way, each once."""
         self._place.require()
         folder = source.prefix(project_id)
         if not self._place.is_ordered:
@@ -252,7 +236,7 @@ class LandingStore:
         return listed.values()
 
     def _first_arrivals(self, source: Source, project_id: str, stem: KeyStem) -> Iterator[Listed]:
-        """One object of the first day, and of the following days until two are close together: an isolated day is not trusted."""
+        """Also of the following days until two are close together: an isolated day is not trusted."""
         (after, before), last = stem.whole, None
         for _ in range(_MOST_ALONE):
             arrival = None
@@ -271,7 +255,7 @@ class LandingStore:
             last, after = arrival, stem.window(arrival, arrival)[1]
 
     def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[Listed]:
-        """Yield a folder's objects with keys between the bounds, both exclusive; an empty bound means unbounded."""
+        """Both bounds are exclusive; an empty one means unbounded."""
         last = after
         try:
             for chunk in obstore.list(self._opened(), prefix=folder, offset=after or None, chunk_size=1000):
@@ -293,5 +277,4 @@ class LandingStore:
         try:
             return self.find(key) is None
         except UnreadableObjectError:
-            # The load reads it later, reports the reason, and refuses only its batch.
             return False

@@ -29,7 +29,6 @@ class BatchAsRead:
     judgement: tuple[str, str | None] | None
     """Verdict and input state; None where it was not on record."""
     exclusions: frozenset[tuple[str, str]] = frozenset()
-    """(object, etag) of the excluded versions."""
 
 
 @dataclass
@@ -40,7 +39,6 @@ class Changes:
     forgotten_deliveries: list[tuple[BatchKey, str]] = field(default_factory=list)
     batches: list[BatchRecord] = field(default_factory=list)
     forgotten_refusals: list[tuple[BatchKey, str]] = field(default_factory=list)
-    """Refused versions that were replaced by an accepted one or are gone from landing."""
     batch_days: dict[BatchKey, dict[date, BatchDay]] = field(default_factory=dict)
     """Replaces all event days of each batch."""
     slices: list[SliceRecord] = field(default_factory=list)
@@ -50,9 +48,8 @@ class Changes:
     head: tuple[str, int, int | None] | None = None
     """(table, new snapshot, its parent): recorded only where the ledger knows the parent, or for None."""
     read_batches: dict[BatchKey, BatchAsRead] = field(default_factory=dict)
-    """The record of each batch at its judgement: another run may have judged or loaded it since."""
     exclusions: frozenset[tuple[str, str]] | None = None
-    """(object, etag) of the excluded versions of dimensions' objects when the slices were decided; None without such slices."""
+    """(object, etag) of dimensions' excluded versions at the decision; None without slices of dimensions."""
 
     def without(self, slices: Collection[tuple[str, Slice]], batches: Collection[BatchKey]) -> Changes:
         """Return the same changes without those of these (table, slice) and batches."""
@@ -72,7 +69,6 @@ class Changes:
 
 _HELD = "a person held it meanwhile"
 _NAMED = 3
-"""Maximum of runs in a message."""
 
 
 def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
@@ -108,7 +104,6 @@ def require_decisions(connection: Connection, changes: Changes) -> None:
 
 
 def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, str]:
-    """The judged batches with other exclusions now, and the operator's act."""
     if not changes.read_batches:
         return {}
     in_force: dict[BatchKey, set[tuple[str, str]]] = {key: set() for key in changes.read_batches}
@@ -122,7 +117,6 @@ def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, s
 
 
 def _decided(before: Set[tuple[str, str]], since: Set[tuple[str, str]]) -> str:
-    """The operator's act, by its first object."""
     if since - before:
         return f"a person excluded {min(since - before)[0]} meanwhile"
     return f"a person included {min(before - since)[0]} again meanwhile"
@@ -139,7 +133,6 @@ def _lost_batches(batches: Sequence[BatchKey], reason: str) -> SliceConflictErro
 
 
 def _of_batches(connection: Connection, changes: Changes, table: sa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Batch and columns of the judged batches' rows: accepted deliveries, exclusions in force."""
     keys = [(key.source.value, key.project_id, key.arrival_date) for key in changes.read_batches]
     where: list[sa.ColumnElement[bool]] = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
     where += [EXCLUSIONS.c.lifted_at.is_(None)] if table is EXCLUSIONS else []
@@ -148,10 +141,7 @@ def _of_batches(connection: Connection, changes: Changes, table: sa.Table, *name
 
 
 def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
-    """Return the records whose row still names the files that they were read with, or already names their own.
-
-    The row of a held slice stays, unless the record is of the hold or of a commit.
-    """
+    """Return the records whose row names the files that it was read with, or their own; a held row needs a hold or a commit."""
     places = {(record.table, record.key) for record in records}
     file_hashes, held = dict(_recorded(connection, places, SLICES.c.file_hash)), _held(connection, places)
     return [
@@ -219,7 +209,6 @@ def _winners(connection: Connection, slices: Collection[tuple[str, Slice]]) -> s
 def _recorded(
     connection: Connection, slices: Collection[tuple[str, Slice]], column: sa.Column[str]
 ) -> Iterator[tuple[tuple[str, Slice], str]]:
-    """A column of the rows of these (table, slice): recorded slices, or holds in force."""
     where = [HOLDS.c.released_at.is_(None)] if column.table is HOLDS else []
     days, wanted = {(table, key.event_date) for table, key in slices}, set(slices)
     for table, day, project, value in rows_of(

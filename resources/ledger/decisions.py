@@ -46,7 +46,6 @@ class Act:
     """Of a lift, a hold or a release; each exclusion has its own."""
     exclusions: Sequence[Exclusion] = ()
     slices: Mapping[str, Collection[Slice]] = field(default_factory=dict)
-    """Table -> held or released slices."""
 
     @property
     def targets(self) -> Iterator[dict[str, Any]]:
@@ -90,15 +89,11 @@ class Act:
 
 
 _OF_THE_ACT = ("run_id", "excluded_at", "lift_reason", "lifted_at")
-"""Fields of an exclusion that come from its act."""
 
 
 class _Term(NamedTuple):
-    """The columns of one sort of decision: one kind of act begins a row, another ends it."""
-
     table: sa.Table
     names: tuple[str, ...]
-    """Columns that name the version or slice."""
     begin: ActKind
     begun_at: str
     end: ActKind
@@ -110,7 +105,6 @@ class _Term(NamedTuple):
         return [self.table.c[name] == target[name] for name in self.names]
 
     def finish(self, connection: Connection, target: Mapping[str, Any], act: Act, reason: str | None) -> int:
-        """End the target's rows in force; returns their number."""
         c = self.table.c
         is_older = (c[self.ended_at].is_(None), c[self.begun_at] < act.at)
         values = {self.end_reason: reason, self.end_run: act.run_id, self.ended_at: act.at}
@@ -164,12 +158,11 @@ def acts_on_record(connection: Connection) -> list[Act]:
             acts.append(Act(term.begin, row[term.begun_at], row["run_id"], reason, **on))
             if row[term.ended_at] is not None:
                 acts.append(Act(term.end, row[term.ended_at], row[term.end_run], row[term.end_reason], **on))
-    # A new hold releases the earlier one at the same time, so releases sort first.
+    # A new hold releases the earlier one, so releases sort first.
     return sorted(acts, key=lambda act: (act.at, act.kind not in (ActKind.LIFT, ActKind.RELEASE)))
 
 
 FOLDER = "decisions"
-"""Below `_tidemark/` in the warehouse."""
 _VERSION = 1
 _HINT = "Install the version that wrote it, or restore the object; without it an operator's decision would be lost"
 _HINT_FOR_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and decide once more"
@@ -308,7 +301,6 @@ class Interventions(Part):
         names = self._kept.names()
         lost = known.difference(names)
         if acts and (lost or not known):
-            # The ledger stored none there, or the warehouse was restored to an earlier state.
             name = self._kept.write(acts, datetime.fromisoformat(self._next_at()))
             with self._write() as connection:
                 for gone in lost:
@@ -343,7 +335,6 @@ class Interventions(Part):
         )
 
     def _is_new(self, connection: Connection, name: str) -> bool:
-        """Record the object's acts as applied; returns whether they were not before."""
         if connection.execute(sa.select(DECISIONS.c.name).where(DECISIONS.c.name == name)).first() is not None:
             return False
         connection.execute(DECISIONS.insert(), {"name": name, "recorded_at": datetime.now(UTC).isoformat()})

@@ -30,14 +30,12 @@ _CLIENT = {
 _LOCK_SECONDS = 300
 """Ten times our longest transaction: a process that holds a lock longer hangs."""
 _IDLE_SECONDS = 120
-"""The server ends a transaction that is idle this long, and releases its lock."""
+"""The server ends a transaction that is idle this long."""
 _SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
 """Session settings, in seconds: the server detects a vanished client and ends its transaction."""
 _LOCKED, _FILE_LOCKED = "lock timeout", "database is locked"
 _FILE_LOCK_SECONDS = 30
-"""SQLite's own wait for a locked file."""
 _LOCK = 5_411_827_360
-"""The key of our advisory lock; an arbitrary number."""
 _EARLIER_LEDGER = "Set TIDEMARK_LEDGER_URL to an empty database and measure the tables for it: tidemark attach --ledger"
 OUT_OF_REACH = "the ledger is out of reach"
 _AWAY = ("Connection refused", "the database system is", "terminating connection", _FILE_LOCKED, "server closed the",
@@ -57,7 +55,6 @@ def _bound_session(raw: Any, _: Any) -> None:
         cursor.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
         for name, seconds in _SERVER.items():
             cursor.execute(f"SET {name} = {seconds}")
-        # Keep a limit of the server, the role or the URL.
         limit = "idle_in_transaction_session_timeout"
         unset = f"WHERE current_setting('{limit}') = '0'"
         cursor.execute(f"SELECT set_config('{limit}', '{_IDLE_SECONDS}s', false) {unset}")
@@ -252,6 +249,5 @@ class Part:
             return connection.execute(query).scalar()
 
     def _do(self, statement: sa.Executable) -> int:
-        """Execute one statement in its own transaction; returns the number of changed rows."""
         with self._write() as connection:
             return int(connection.execute(statement).rowcount)

@@ -21,12 +21,9 @@ class Cut(NamedTuple):
     """A state of all tables that was published as a whole."""
 
     number: int
-    """Ascends with each publish."""
     run_id: str
     published_at: str
-    """Timezone-aware ISO 8601."""
     snapshots: Mapping[str, int]
-    """Table -> snapshot of main."""
 
 
 # By number: after a clock was set back, a later publish has an earlier time.
@@ -126,7 +123,6 @@ class Revisions(Part):
 
 
 _NOT_KNOWN = ("null", "{}")
-"""Input states that name no inputs."""
 
 
 class BuiltAgain(NamedTuple):
@@ -134,7 +130,7 @@ class BuiltAgain(NamedTuple):
 
     equal: int
     differing: tuple[str, ...]
-    """`table day/project` of the slices with different content."""
+    """`table day/project`."""
 
 
 class FoundCommit(NamedTuple):
@@ -190,7 +186,6 @@ class Checkup(Part):
     def seconds(self) -> Mapping[str, float]:
         """Return table -> seconds that its last publishing run spent on it."""
         c, found, table = PUBLICATIONS.c, dict[str, float](), ""
-        # Step through the index by table name instead of scanning all publications.
         while (table := self._value(sa.select(sa.func.min(c.table_name)).where(c.table_name > table))) is not None:
             # `coalesce` prevents use of the table's index and a sort of all its publications; by id the query stops early.
             is_of_table = sa.func.coalesce(c.table_name, "") == table

@@ -67,7 +67,7 @@ class _Notices(Part):
 
 
 _SEEN_EVERY = timedelta(hours=12)
-"""`seen_at` of a known receiver is updated at most this often."""
+"""Limits the updates of `seen_at`."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,12 @@ class Receiver:
 
     id: str
     place: str
-    """The masked address."""
     sent_number: int
-    """The number of the last notice that it accepted."""
     failures: int = 0
-    """Failed attempts since the last success."""
     failed_at: datetime | None = None
     error: str | None = None
     retry_at: datetime | None = None
-    """The receiver asked for no request before this time."""
     waiting: int = 0
-    """Number of notices that it has not got yet."""
     seen_at: str = ""
 
 
@@ -168,10 +163,9 @@ class Outbox(_Notices):
         return [(record_of(PublicationRecord, row, number=row["id"]), bool(row["was_final"])) for row in rows]
 
     def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
-        """Remove change notices recorded before a time that every receiver has got; returns their number.
+        """Remove change notices older than `before` that every receiver has got, and unused receivers; returns their number.
 
-        Refusals stay, because nothing else keeps their history. `receivers` are those in use; others are forgotten once they were
-        not registered since `before`.
+        Refusals stay, because nothing else keeps their history.
         """
         cutoff = before.astimezone(UTC).isoformat()
         is_gone = sa.and_(RECEIVERS.c.id.not_in(receivers), RECEIVERS.c.seen_at < cutoff)
@@ -206,7 +200,6 @@ class SetAside:
     notices: int
     run_id: str | None
     error: str
-    """The receiver's last answer."""
     set_aside_at: datetime
 
 
@@ -291,10 +284,7 @@ class GoldenTotals(Part):
         ]
 
     def replace(self, reading: GoldenReading) -> None:
-        """Replace one source's totals of the days in a reading: a missing file retracts nothing, an empty one does.
-
-        Replaces faults of files for the days asked for, and all faults of a query.
-        """
+        """Replace a source's totals and faults of the days in a reading: a missing file retracts nothing, an empty one does."""
         common = {"source": reading.source.value, "recorded_at": datetime.now(UTC).isoformat()}
         totals = [
             {

@@ -61,7 +61,6 @@ def place() -> str | None:
     try:
         times = str((_PROC / "self/ns/time").readlink())
     except OSError:
-        # An older kernel has one clock for all.
         times = ""
     return f"{boot} {pids} {times}"
 
@@ -130,10 +129,7 @@ class Processes(Part):
         return {run_id for (run_id,) in self._rows(query)}
 
     def look(self, unfinished: Collection[str], expected: Mapping[str, str]) -> dict[str, Process]:
-        """Return run -> process, of all that have not ended and of `unfinished` runs; counts this observation.
-
-        A run in `expected` (run -> job) without a process gets a row, which shows later how long its process has been missing.
-        """
+        """Return run -> process of `unfinished` and unended runs; counts this look; adds rows of `expected` (run -> job)."""
         with self._transaction() as (connection, now):
             known = set(connection.scalars(sa.select(PROCESSES.c.run_id)))
             for run_id in expected.keys() - known:
@@ -171,7 +167,7 @@ class Processes(Part):
 
     @contextmanager
     def _transaction(self) -> Iterator[tuple[Connection, datetime]]:
-        """Open a write transaction; yields the connection and the time by the database's clock, which all observers share."""
+        """Yields the connection and the time by the database's clock, which all observers share."""
         engine = self._database.engine.execution_options(is_writing=True)
         with ledger_failures(self.url), connected(engine) as connection, connection.begin():
             now: datetime = connection.execute(sa.select(sa.func.now())).scalar_one()

@@ -65,10 +65,7 @@ class Queries(Part):
     def nearest_arrivals(
         self, bounds: Mapping[str, date], source: Source | None = None, *, is_before: bool = False
     ) -> dict[str, date]:
-        """Return project -> its first arrival day with a known delivery after the given day, of the source or of either.
-
-        `is_before`: its last one before that day. One index lookup per project.
-        """
+        """Return project -> its nearest arrival day with a known delivery after the given day, or before it (`is_before`)."""
         found: dict[str, list[date]] = {}
         sources = [source] if source is not None else list(Source)
         for part in in_parts(sorted(bounds.items()), width=2):
@@ -115,7 +112,6 @@ class Queries(Part):
         self, source: Source, projects: Sequence[str], where: Any
     ) -> Iterator[tuple[BatchKey, date, BatchDay]]:
         c = BATCH_DAYS.c
-        # Leave out lateness sketches, which no load needs.
         query = sa.select(c.project_id, c.arrival_date, c.event_date, c.digest, c.lineage)
         query = query.where(c.source == source.value, c.project_id.in_(projects), where)
         for project, arrival, day, digest, lineage in self._rows(query):
@@ -154,7 +150,6 @@ class Queries(Part):
         return min(self._first_days(table), default=None)
 
     def _first_days(self, table: str, without: Collection[Slice] = ()) -> list[date]:
-        """The first such day among the recorded slices, without those given, and that of the publications."""
         c, of = SLICES.c, PUBLICATIONS.c
         has_rows = sa.or_(c.digest != str(EMPTY), c.verdict == Verdict.HELD.value)
         query = sa.select(c.event_date, c.project_id).where(c.table_name == table, has_rows)
@@ -247,7 +242,7 @@ def arrived_within(
 
 
 def _nearest_day(kept: sa.Table, source: Source, places: sa.Subquery, is_before: bool) -> sa.ScalarSelect[date]:
-    """Subquery for the first day after (or last before) a place's bound, by the index that starts with source and project."""
+    """Uses the index that starts with source and project."""
     day = kept.c.arrival_date
     # A batch whose objects moved during the read is known, although none of its deliveries is on record.
     is_known = sa.true() if kept is DELIVERIES else kept.c.deliveries > 0

@@ -126,7 +126,6 @@ class SwapOfRebuild:
     """The ledger's part in the publish of a rebuild (resources/publishing.py, Alongside)."""
 
     rebuild: RebuildRecord
-    """As the run that swaps it in has it."""
 
     def require(self, connection: Connection) -> None:
         """Raise TakenOverError where another run works on it by now, or somebody answered it."""
@@ -141,7 +140,7 @@ class SwapOfRebuild:
 
 
 def _require_own(connection: Connection, rebuild: RebuildRecord) -> str | None:
-    """The state on record; raises TakenOverError where another run works on it."""
+    """Raises TakenOverError where another run works on it."""
     query = sa.select(REBUILDS.c.run_id, REBUILDS.c.state).where(REBUILDS.c.number == rebuild.number)
     run_id, state = connection.execute(query).first() or (None, None)
     if run_id != rebuild.run_id:
@@ -234,10 +233,7 @@ class Recoveries(Part):
         return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
 
     def brought(self, project_id: str, first: date, last: date, since: str) -> dict[str, int]:
-        """Return object -> size, of the objects that recoveries, dead ones included, wrote for hours on record as missing.
-
-        Leaves out those recorded by a load that began at `since` or before: its baseline holds them.
-        """
+        """Return object -> size of recovered missing hours, without objects that a load begun at `since` or before recorded."""
         c, d = RECOVERIES.c, DELIVERIES.c
         query = sa.select(c.brought).where(c.project_id == project_id, c.arrival_date.between(first, last))
         within = arrived_within(DELIVERIES, Source.BACKFILL, [project_id], first, last)
@@ -256,10 +252,7 @@ class Recoveries(Part):
         return bool(self._rows(query))
 
     def hours(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, dict[int, bool]]:
-        """Return batch -> claimed hour -> whether the claim is open; call it after listing landing.
-
-        A marker outweighs an ended claim; under an open one it may say "no data" of an hour that is requested again.
-        """
+        """Return batch -> claimed hour -> whether the claim is open and outweighs a marker; call it after listing landing."""
         now, c = datetime.now(UTC), RECOVERIES.c
         begun, ended = ((now - longest).isoformat() for longest in (_LONGEST_HOUR, _LONGEST_LISTING))
         counts = sa.or_(sa.and_(c.ended_at.is_(None), c.begun_at > begun), c.ended_at > ended)

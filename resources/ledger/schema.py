@@ -82,7 +82,6 @@ BATCHES = _table(
 BATCH_DAYS = _table(
     "batch_days", *_columns("*source *project_id"), *_columns("*arrival_date *event_date", sa.Date),
     *_columns("!digest lineage"),
-    # How late the rows arrived; null where not measured.
     *_columns("lateness", sa.Text),
     sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
 )  # fmt: skip
@@ -97,7 +96,6 @@ PUBLICATIONS = _table(
     *_columns("code_version"), *_columns("figures", sa.JSON), *_columns("run_id"), *_columns("seconds", sa.Float),
     *_columns("published_at"),
     *_columns("was_final", sa.Boolean),
-    # To build it again.
     *_columns("pins settings", sa.JSON),
     # The parent is part of the key, as main may be set back to a snapshot, which then follows another parent.
     sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id", "parent_id"),
@@ -114,11 +112,9 @@ CUTS = _table(
     *_columns("!snapshots", sa.JSON),
     sa.Index("tidemark_cuts_by_run", "run_id"), sa.Index("tidemark_cuts_by_time", "published_at"),
 )  # fmt: skip
-"""Snapshots of all tables that belong together, one row per publish."""
 EXCLUSIONS = _table(
     "exclusions", _number("id"), *_columns("!source !project_id"), *_columns("!arrival_date", sa.Date),
     *_columns("!object_key !etag sha256 !reason run_id !excluded_at"),
-    # The lift; null while the exclusion is in force.
     *_columns("lift_reason lift_run_id lifted_at"),
     sa.Index("tidemark_exclusions_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
@@ -127,7 +123,6 @@ STRAYS = _table(
 )
 HOLDS = _table(
     "holds", _number("id"), *_of_a_day(), *_columns("reason run_id held_at"),
-    # The release; null while the hold is in force.
     *_columns("release_reason release_run_id released_at"),
     sa.Index("tidemark_holds_by_day", "table_name", "project_id", "event_date"),
 )  # fmt: skip
@@ -139,9 +134,8 @@ PROCESSES = _table(
     *_columns("seen_beats", sa.BigInteger), *_columns("still_looks", sa.Integer), *_columns("looked_at"),
 )  # fmt: skip
 LAKE = _table("lake", *_columns("*number", sa.Integer), *_columns("!id"))
-"""Two rows: the identities of the lake and of the ledger, which the lake's mark names."""
+"""The identities of the lake and of the ledger itself."""
 DECISIONS = _table("decisions", *_columns("*name recorded_at"))
-"""Names of the decision objects in the warehouse whose acts this ledger holds."""
 NOTICES = _table(
     "notices", _number("number"), *_columns("!id", unique=True), *_columns("!kind"), *_of_a_day(),
     *_columns("!body", sa.JSON), *_columns("run_id recorded_at"),
@@ -151,9 +145,7 @@ NOTICES = _table(
 )  # fmt: skip
 RECEIVERS = _table(
     "receivers", *_columns("*id place"), *_columns("!sent_number", sa.Integer), *_columns("seen_at"),
-    # The last failed attempt; null after a success.
     *_columns("failures", sa.Integer), *_columns("failed_at error retry_at"),
-    # The body that it last refused for good, and how often.
     *_columns("refused_body"), *_columns("refusals", sa.Integer),
 )  # fmt: skip
 """Receivers of notices, by a hash of the address, which is a secret that grants access."""
@@ -182,15 +174,12 @@ REBUILT_SLICES = _table(
     # The slice in the operator's last report; null without one.
     *_columns("reported", sa.JSON(none_as_null=True)),
 )  # fmt: skip
-"""Rebuilt slices beside main; columns as in `slices`."""
 GOLDEN_TOTALS = _table(
     "golden_totals", *_columns("*source"), *_columns("*event_date", sa.Date),
     # As text, because no numeric type of every database holds all decimals exactly.
     *_columns("*project_id *table_name *measure !value origin recorded_at"),
 )  # fmt: skip
-"""Totals of published days from an outside system, as last read."""
 GOLDEN_FAULTS = _table("golden_faults", _number("id"), *_columns("!source !origin !reason fix recorded_at"))
-"""Lines and files of the last reading that were no valid totals."""
 
 
 _CROSS_DAY, _JUDGED_BY, _WAITS_FOR, _DELIVERED = "rivals", "code", "waits for", "delivered"
@@ -285,7 +274,6 @@ _FORMS: dict[Any, tuple[Callable[..., Any], ...]] = {
     Mapping[str, float]: (lambda stored: stored or {}, _sorted),
     Mapping[str, float] | None: (lambda stored: stored, _sorted),
     Mapping[str, Any] | None: (lambda stored: stored, _sorted),
-    # Snapshot ids exceed the integers that JSON readers hold exactly.
     Mapping[str, int] | None: _optional(
         lambda stored: {name: int(number) for name, number in stored.items()},
         lambda numbers: {name: str(numbers[name]) for name in sorted(numbers)},
@@ -295,13 +283,11 @@ _FORMS: dict[Any, tuple[Callable[..., Any], ...]] = {
 _RENAMED = {
     "table": "table_name", "hint": "cure", "rejection": "refused_state", "first": "first_day", "last": "last_day",
 }  # fmt: skip
-"""Field -> its column, where the names differ."""
 _RecordT = TypeVar("_RecordT")
 
 
 @cache
 def _fields(kind: Any, *without: str) -> tuple[dict[str, str], dict[str, tuple[str, Any, Any]], dict[str, Any]]:
-    """Field -> column; coded field -> column, reader, writer; key -> columns, reader."""
     plain, coded, keys = dict[str, str](), dict[str, tuple[str, Any, Any]](), dict[str, Any]()
     for name, hint in get_type_hints(kind).items():
         column = _RENAMED.get(name, name)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 _LAKE, _OWN = 1, 2
-"""Numbers of the rows with the lake's identity and the ledger's own."""
 
 
 class LakeOfLedger(Part):
@@ -92,10 +91,7 @@ class LakeOfLedger(Part):
 
 @contextmanager
 def own_ledger(settings: Settings) -> Iterator[Ledger]:
-    """Open the lake's ledger without tables; raises LedgerError for any other ledger.
-
-    Where the warehouse is out of reach, accepts only a ledger that is bound to a lake.
-    """
+    """Open the lake's ledger; raises LedgerError for another one; without the warehouse the ledger must be bound to a lake."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         try:
             mark = read_mark(settings)
@@ -112,10 +108,8 @@ class Ledger(Queries):
     """All reads and writes of the ledger; each write is one transaction."""
 
     def __init__(self, database: Database | str, kept: DecisionObjects | None = None) -> None:
-        """Take a SQLAlchemy URL, and optionally a second store of decisions; opens nothing before first use."""
         super().__init__(database if isinstance(database, Database) else Database(database))
         self.kept = kept
-        """The second store of decisions, in the warehouse."""
         own = self._database
         self.interventions, self.lake, self.processes = Interventions(own, kept), LakeOfLedger(own), Processes(own)
         self.strays, self.recoveries, self.rebuilds = Strays(own), Recoveries(own), Rebuilds(own)
@@ -181,8 +175,6 @@ class PendingLedger(Ledger):
             self._slices[record.table, record.key] = replace(record, read_hash=record.file_hash, run_id=run_id)
         self._publications.extend(changes.publications)
 
-    # -- questions ---------------------------------------------------------------------------------------------
-
     def deliveries(
         self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
     ) -> dict[str, DeliveryRecord]:
@@ -232,12 +224,10 @@ class PendingLedger(Ledger):
         return known | {key for key, record in self._batches.items() if record.deliveries > 0}
 
     def _is_held(self, batch: BatchKey, source: Source | None) -> bool:
-        """Whether a delivery of the day is known, of the given source or of either."""
         places = [replace(batch, source=of) for of in ([source] if source is not None else Source)]
         return any(map(self._is_delivered, places))
 
     def _emptied(self, projects: Sequence[str]) -> set[BatchKey]:
-        """Batches whose deliveries in the underlying ledger are removed by the pending changes."""
         emptied = {key for key, record in self._batches.items() if not record.deliveries and key.project_id in projects}
         if emptied:
             arrivals = [key.arrival_date for key in emptied]

@@ -33,7 +33,6 @@ class Fault(NamedTuple):
     """A faulty slice or batch, with the recorded texts."""
 
     place: str
-    """A table's key, or a batch's source."""
     day: date
     project_id: str
     verdict: str
@@ -42,7 +41,6 @@ class Fault(NamedTuple):
     evaluations: tuple[Evaluation, ...]
     """Of the refused content."""
     deliveries: int = 0
-    """Number of objects of a batch."""
 
 
 class SliceFigures(NamedTuple):
@@ -55,7 +53,6 @@ class SliceFigures(NamedTuple):
     removed: int
     """Raw rows that are not in the slice: duplicates of any kind."""
     late_rows: int
-    """Rows that were uploaded after their event day."""
     lag_seconds: float
     """From the newest event to the newest upload."""
 
@@ -70,7 +67,6 @@ class CheckFigure(NamedTuple):
 
 
 LOAD_KINDS = (Source.REGULAR.value, Source.BACKFILL.value, "derived tables only")
-"""Kinds of loads: the source that one reads, or none."""
 _SOURCES = {RAW_TABLES[source].key: source.value for source in (Source.BACKFILL, Source.REGULAR)}
 _GOOD = frozenset(verdict.value for verdict in Verdict if verdict.is_good)
 
@@ -79,11 +75,9 @@ class RunTime(NamedTuple):
     """The duration of one complete load, and whether it left anything open."""
 
     kind: str
-    """One of LOAD_KINDS."""
     ended_at: datetime
     seconds: float
     is_good: bool
-    """Whether none of its slices is refused, waiting or held."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +242,6 @@ class Summaries(Part):
         )
         found: dict[tuple[date, str | None, str | None], tuple[int, int]] = {}
         for day, error, reasons, count, lines in self._rows(query):
-            # All objects of the group have the same counts.
             told = json.loads(reasons) if reasons else {}
             named = {reason: each * count for reason, each in told.items()} if told else {None: int(lines)}
             for reason, of_reason in named.items():
@@ -265,7 +258,6 @@ def _is_not_zero(text: sa.ColumnElement[str], name: str) -> sa.ColumnElement[boo
 
 
 def _fault(place: str, day: date, project_id: str, verdict: str, reason: str, cure: str, *evaluated: Any) -> Fault:
-    """`evaluated`: the evaluations and, for batches, the number of objects."""
     read = tuple(Evaluation.from_json(one) for one in evaluated[0] or ())
     warned = next((one for one in read if not one.is_passed), None)
     reason, hint = reason or (warned and warned.reason) or "", cure or (warned and warned.hint) or ""

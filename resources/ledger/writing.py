@@ -161,8 +161,7 @@ class LedgerWriting:
     def record(self, changes: Changes, run_id: str, *, is_strict: bool = False) -> None:
         """Write one step's changes; raises PublishConflictError where another run loaded a batch that this step loaded too.
 
-        `is_strict`: a derived slice's row that another run wrote meanwhile is a conflict, and so is an exclusion that an operator
-        decided or lifted meanwhile.
+        `is_strict`: others' changes of derived slices and of exclusions meanwhile are conflicts.
         """
         connection, stamp = self._connection, {"run_id": run_id, "recorded_at": self._now}
         moved = moved_batches(connection, changes)
@@ -197,17 +196,12 @@ class LedgerWriting:
             once = insert_into(connection, PUBLICATIONS).on_conflict_do_nothing()
             connection.execute(once, row | {"was_final": notices.was_final(one)})
         if changes.head is not None:
-            # Whether the row of every published slice, and of every rewritten one, was written.
             left = {record.key for record in changes.slices} - {record.key for record in unmoved}
             is_left = left & {publication.key for publication in changes.publications}
             self._move_head(*changes.head, is_whole=not is_left and changes.rewritten.keys() == rewritten)
 
     def record_cut(self, run_id: str, published: Mapping[str, int]) -> dict[str, int]:
-        """Record the snapshots of all tables that belong together; returns table -> snapshot.
-
-        `published`, table -> main's snapshot, wins over the ledger's heads; the former cut wins over a doubted head, and holds
-        quarantine, which has no head.
-        """
+        """Record and return table -> snapshot of all tables that belong together; `published` wins over recorded heads."""
         rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id))
         heads = {name: head_of(int(number)) for name, number in rows}
         former = self._connection.execute(sa.select(CUTS.c.snapshots).order_by(CUTS.c.number.desc()).limit(1)).scalar()

@@ -32,12 +32,11 @@ from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
 
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.5
-"""These retries bridge about seven seconds."""
 _TIMEOUT = httpx.Timeout(30.0)
 """Limits the server's silence, not the whole download."""
 _STEP_BYTES = 256 * 1024
 _LARGEST_BYTES = 512 * 1024**2
-"""Four times our largest jar: a server that sends more is not the repository."""
+"""More than four times our largest jar."""
 _PART = ".part"
 _ABANDONED_SECONDS = 24 * 3600
 _HINT = (
@@ -48,9 +47,9 @@ _HINT_OF_FOLDER = "Make room or correct the rights of its folder, or name anothe
 _PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 Watch = Callable[[str, int, int | None], None]
-"""Called with a jar's name, the bytes downloaded, and the total where the repository states it."""
+"""Called with a jar's name, the bytes downloaded, and the total or None."""
 WATCH: ContextVar[Watch] = ContextVar("WATCH", default=lambda _name, _done, _total: None)
-"""The watcher of downloads: jars are first needed far below the command that knows the terminal."""
+"""Jars are first needed far below the command that knows the terminal."""
 
 
 class JarError(PermanentError):
@@ -62,11 +61,9 @@ class _PassingError(Exception):
 
 
 def _download(url: str, path: Path, sha256: str) -> None:
-    """Download the jar to `path`; raises JarError and then leaves an existing file as it is."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
-        # A unique name: two processes may download the same jar at once.
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_PART}")
         try:
             found = _fetched(url, path.name, part)
@@ -92,7 +89,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _fetched(url: str, name: str, part: Path) -> str:
-    """Download to `part`, each try from the start; returns the SHA-256; raises JarError."""
+    """Returns the SHA-256."""
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             return _received(url, name, part)
@@ -183,7 +180,7 @@ def available(settings: Settings) -> list[Path]:
     """Return the paths of all jars; downloads missing ones to the user's cache alone; raises JarError; verifies no content."""
     folder = jars_folder(settings)
     missing = [jar for jar in JARS if not (folder / jar.file_name).is_file()]
-    # Only `tidemark setup` fills an operator's folder, which may be shared or meant to be complete.
+    # Only `tidemark setup` fills an operator's folder.
     if missing and (is_clone() or settings.jars_dir is not None):
         hint = "Fetch it: tidemark setup (in a clone: make setup)"
         raise JarError(str(folder / missing[0].file_name), "is missing", hint)
@@ -219,7 +216,6 @@ def _is_right(path: Path, sha256: str) -> bool:
 
 @cache
 def _sum_of(path: Path, *_state: int) -> str:
-    # A process may open many sessions; a changed file has another state.
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -256,10 +252,7 @@ _DAY = date(2026, 2, 2)
 
 
 def jvm_options(jars_dir: Path) -> str:
-    """Return the JVM options that use the archive of classes beside the jars; empty where others than its owner may change it.
-
-    A JVM that maps the archive starts a third faster. It runs the archive's content, whose checksum differs on each machine.
-    """
+    """Return the JVM options that use the archive of classes; empty where others may change it, as a JVM runs it."""
     archive = jars_dir / _NAME
     is_safe = archive.is_file() and _is_ours(archive) and _is_ours(jars_dir)
     return f"-XX:SharedArchiveFile={archive} {_QUIET}" if is_safe else ""

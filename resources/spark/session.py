@@ -34,7 +34,6 @@ LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 _ONLY_HERE = "127.0.0.1"
 _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
 _JVM_ADDRESS = "SPARK_LOCAL_IP"
-"""The address of Spark's web UI, in case an operator enables it; no Spark setting exists for it."""
 
 
 def engine_config(settings: Settings) -> dict[str, str]:
@@ -83,10 +82,7 @@ def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Se
 
 
 def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
-    """Set every time zone to UTC: dates pass into the JVM in its zone, where a day may start late or be skipped.
-
-    The JVM uses the last of two conflicting options. Options of Spark's defaults file come after ours and win.
-    """
+    """Dates pass into the JVM in its time zone, where a day may start late or be skipped; the last of two options wins."""
     pinned = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
     for process in ("driver", "executor"):
         default, own = f"spark.{process}.defaultJavaOptions", f"spark.{process}.extraJavaOptions"
@@ -96,10 +92,7 @@ def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def catalog_config(settings: Settings) -> dict[str, str]:
-    """Return the Iceberg catalog's configuration, for a running session too, before the catalog's first use.
-
-    The operator's settings win for a REST catalog, since they name its warehouse and credentials; else they only add to ours.
-    """
+    """Return the Iceberg catalog's configuration; the operator's settings win for a REST catalog, and add to ours otherwise."""
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     theirs = {key: value for key, value in settings.spark_config.items() if f"{key}.".startswith(f"{prefix}.")}
     folder = local_path(settings.warehouse_url)
@@ -144,10 +137,7 @@ def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
 
 
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
-    """Configure the catalog on a running session; creates the folders of a local catalog and warehouse.
-
-    Raises SettingsError where the JVM's time zone would shift dates.
-    """
+    """Configure the catalog on a running session and create local folders; raises SettingsError for a bad time zone."""
     remember_names()
     # The JVM decides: the session may be older than these settings, or Spark's defaults file may override the zone.
     zone = getattr(spark._jvm, "java.util.TimeZone").getDefault()
@@ -187,7 +177,7 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
 
 
 def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
-    """Start a session of the pinned jars, whose workers run this code; raises JarError or WorkerError before any read."""
+    """Raises JarError or WorkerError before any read."""
     require_pinned(settings)
     if is_on_this_machine(settings.spark_master):
         return started(config, secret)
@@ -209,7 +199,7 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
     secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
 
     class Engine(LazyPySparkResource):
-        """Spark without secrets: Dagster shows a resource's configuration on its page."""
+        """Dagster shows a resource's configuration on its page."""
 
         def _init_session(self) -> None:
             if self._spark_session is None:

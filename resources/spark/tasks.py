@@ -69,10 +69,7 @@ class Tasks:
     def run(
         self, function: Callable[[Sequence[Item]], Result], groups: Sequence[Sequence[Item]], *, read_bytes: int
     ) -> list[Result]:
-        """Return each group's result, in order; `read_bytes`: of existing files' columns, over all groups.
-
-        Raises the TidemarkError that a task raised, wherever it ran.
-        """
+        """Return each group's result, in order; raises a task's TidemarkError; `read_bytes`: of existing files' columns."""
         if not groups:
             return []
         if sum(map(len, groups)) <= MOST_ITEMS and self.are_here(read_bytes):

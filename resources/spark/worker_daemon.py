@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 VARIABLE = "TIDEMARK_WORKERS_HAVE"
-"""The driver's description; a worker without it compares nothing."""
 PACKAGES = (
     "boto3",
     "botocore",
@@ -85,11 +84,7 @@ def _version(name: str) -> str:
 
 
 def files_of(name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a top-level package or module as (name in an archive, bytes); none where it does not exist.
-
-    Leaves out bytecode and hidden files. The package may lie in an archive, or be spread over several folders, of which Python
-    takes the first module of a name.
-    """
+    """Yield a package's or module's files as (name in an archive, bytes), without bytecode and hidden files."""
     if (spec := find_spec(name)) is None:
         return
     seen: set[str] = set()
@@ -144,23 +139,18 @@ def differences_in(text: str) -> list[Difference]:
 
 
 SHARED = (
-    # With the next one over a second, which each worker would spend again: pyarrow looks for pandas at its first array.
+    # Each worker would spend over a second on these again: pyarrow looks for pandas at its first array.
     "pandas",
     "pyarrow.compute",
-    # Importing the S3 client takes half a second.
     "resources.landing.store",
 )
 _COLLECTED_EVERY = 100_000
 """Allocations between garbage collections; at the default of 700 the parser spends a fifteenth of its time on them."""
 _ARCHIVES = ("pyspark.zip", "py4j-*-src.zip", "spark-core_*.jar")
-"""Archives that Spark puts first on its workers' path."""
 
 
 def leave_archives() -> None:
-    """Take Spark's archives from Python's path, where PySpark and Py4J are installed as well.
-
-    Otherwise each task reads the thousands of names in every open archive again, for 0.1 s of CPU.
-    """
+    """Take Spark's archives from Python's path, as each task would read their thousands of names again, for 0.1 s of CPU."""
     archives = tuple(place for place in sys.path if any(fnmatch(Path(place).name, name) for name in _ARCHIVES))
     rest = [place for place in sys.path if place not in archives]
     if not archives or not all(PathFinder.find_spec(name, rest) for name in ("pyspark", "py4j")):

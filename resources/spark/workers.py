@@ -33,13 +33,11 @@ class Shipped(NamedTuple):
 
     config: Mapping[str, str]
     name: str | None = None
-    """None where workers have the code installed."""
     content: bytes = b""
 
     def send(self, session: SparkSession) -> None:
         """Hand the archive to Spark, which copies it to every executor before its first task."""
         if self.name is not None:
-            # Spark removes this folder when the session ends.
             path = Path(session.sparkContext._temp_dir) / self.name
             path.write_bytes(self.content)
             session.sparkContext.addFile(str(path))
@@ -66,7 +64,6 @@ def _packages(settings: Settings) -> tuple[str, ...]:
 
 
 def _sent_files(package: str) -> list[tuple[str, bytes]]:
-    """The modules of a package; for an operator's package also its other files."""
     files = [(name, body) for name, body in files_of(package) if package not in _OWN or name.endswith(".py")]
     compiled = next((name for name, _ in files if name.endswith(_COMPILED)), None)
     if compiled is not None:
@@ -90,7 +87,7 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 
 _ROUNDS = 10
-"""Number of tiny jobs; an executor without a task in so many will get none."""
+"""An executor without a task in so many tiny jobs will get none."""
 _MOST_ATTEMPTS = 10_000
 _MESSAGES_MS = 30_000
 _WAIT = {
@@ -117,11 +114,7 @@ class Attempt(NamedTuple):
 
 
 def waiting_for_workers(master: str, config: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that make a session wait for all executors before its first job, for at most ten seconds.
-
-    Only a standalone cluster needs them: YARN and Kubernetes wait for four fifths of the executors. Executors on demand count
-    as none.
-    """
+    """Return the settings that make a standalone cluster wait at most ten seconds for its executors before the first job."""
     is_on_demand = config.get("spark.dynamicAllocation.enabled", "").lower() == "true"
     return {} if is_on_demand or not master.startswith("spark://") else _WAIT
 
@@ -182,10 +175,7 @@ def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
 
 
 def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
-    """Return the error where Spark's message says that a worker's Python did not start or differs; else None.
-
-    `host` names the worker where the message does not.
-    """
+    """Return the error where Spark's message shows a worker's Python that did not start or differs; `host`: where it names none."""
     if found := differences_in(text):
         host = found[0].host
         reason = "; ".join(
@@ -220,10 +210,7 @@ class LastWords:
 
 @contextmanager
 def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
-    """Raise EngineError where the JVM died or ran out of memory, WorkerError where a worker that joined later is unfit.
-
-    Nothing is retried: a new engine with the same memory would fail the same way. `engine` returns the session, None without one.
-    """
+    """Raise EngineError where the JVM died or ran out of memory, WorkerError for an unfit worker; retries nothing."""
     try:
         yield
     except Exception as error:
@@ -242,7 +229,6 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
 
 
 def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | None:
-    """The JVM's end; None where it is not the cause."""
     chain = list(_chain(error))
     if process is None and any(isinstance(cause, ConnectionRefusedError | Py4JNetworkError) for cause in chain):
         return "its JVM is gone, probably out of memory"
