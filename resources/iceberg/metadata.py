@@ -139,7 +139,7 @@ class JavaTables:
         return java
 
     def knowing(self, table: Table, snapshot_id: int | None = None) -> Any:
-        """Return the table as loaded last, for its location and this snapshot, which it knows."""
+        """Return the table as loaded last if it knows this snapshot, for facts that never change, such as its location."""
         java = self._loaded.get(table.key)
         is_known = java is not None and (snapshot_id is None or java.snapshot(snapshot_id) is not None)
         return java if is_known else self.current(table)

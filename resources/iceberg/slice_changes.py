@@ -142,7 +142,7 @@ class SliceChanges:
         return replace(change, former=self._tables.files(java, change.base_id, change.slices))
 
     def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
-        """Return the change that removes these slices' delete files, without slices that lost data or share a delete file."""
+        """Return the change that removes delete files; leaves out slices that lost data, and those that share one with such a slice."""
         java = self._tables.current(table)
         live = self._tables.files(java, base_id, None)
         key_of = {path: slice_of(file) for path, file in live.items()}

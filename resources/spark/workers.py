@@ -175,7 +175,7 @@ def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
 
 
 def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
-    """Return the error where Spark's message shows a worker's Python that did not start or differs; `host`: where it names none."""
+    """Return the error where Spark's message says that a worker's Python did not start or differs; `host`: its default name."""
     if found := differences_in(text):
         host = found[0].host
         reason = "; ".join(
