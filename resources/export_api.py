@@ -72,7 +72,6 @@ class _PassingError(Exception):
 
 
 def _failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> TidemarkError | _PassingError:
-    """The meaning of an answer other than 200 and 404; `body`: the beginning of its text."""
     status = response.status_code
     said, told = f"the vendor answered {status} {response.reason_phrase}".rstrip(), _told(body)
     if told:
@@ -134,7 +133,6 @@ _PATH = "/api/2/export"
 _STEP_BYTES = 1024**2
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 600.0
-"""Maximum silence: the vendor prepares an answer before it sends the first byte."""
 _LONGEST_ANSWER_SECONDS = 4 * 3600.0
 """For one answer, however slow: at 370 KB a second the largest takes as long."""
 _BODY_BYTES = 4096

@@ -54,7 +54,6 @@ class Failpoint(StrEnum):
 
 
 OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE})
-"""Points of moves within landing; tests/unit/operations/test_split_landing.py kills at each."""
 
 
 OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER})
@@ -69,7 +68,6 @@ OF_REBUILDS = frozenset(
         Failpoint.AFTER_SWAPS,
     }
 )
-"""Points of a rebuild beside main; tests/scenarios/test_rebuild.py kills at each."""
 
 
 OF_TABLE_BY_TABLE = frozenset({Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER})

@@ -138,7 +138,6 @@ class Answer:
 
     is_taken: bool
     reason: str = ""
-    """Why it was not accepted, without any part of the address."""
     retry_at: datetime | None = None
     """The receiver asks for no request before this."""
     is_for_good: bool = False

@@ -30,7 +30,6 @@ def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = B
         stop = threading.Event()
 
         def beat() -> None:
-            # Threads share no connections.
             with closing(Ledger(url)) as own:
                 while not stop.wait(seconds):
                     with suppress(*_PASSING):

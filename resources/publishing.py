@@ -82,7 +82,6 @@ class PartlyPublishedError(SliceConflictError):
     """A later table met a conflict after earlier ones were published and recorded; only in TableByTable."""
 
     def __init__(self, conflict: SliceConflictError, tables: Collection[str], recorded: int) -> None:
-        """`recorded`: number of steps in the ledger."""
         super().__init__(conflict.subject, conflict.reason, conflict.hint, conflict.slices)
         self.tables, self.recorded = frozenset(tables), recorded
 

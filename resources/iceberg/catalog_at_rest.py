@@ -41,7 +41,6 @@ _MOST_BYTES = 256 * 1024**2
 """Of a decompressed file: five times 100,000 snapshots."""
 _READERS = 16
 _TOLERATED = timedelta(minutes=1)
-"""Iceberg lets a commit be this much older than its parent."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,6 @@ class TableAtRest:
     """A table as its current metadata file describes it."""
 
     head: int | None
-    """Main's snapshot; None for a table that was never written."""
     refs: frozenset[str]
     columns: frozenset[str]
     properties: dict[str, str]
@@ -283,7 +281,6 @@ class CatalogAtRest:
         return [place for place in places if not is_below(place, self._settings.warehouse_url)]
 
     def _metadata(self, location: str) -> TableAtRest:
-        """Raises ValueError for a file that only Iceberg reads."""
         if not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
             raise ValueError(location)
         folder, _, name = location.rpartition("/")

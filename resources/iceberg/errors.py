@@ -71,7 +71,6 @@ _SHUT = (
     "iceberg.exceptions.NotAuthorizedException",
     "iceberg.exceptions.ForbiddenException",
 )
-"""Checked after the signs of a transient failure."""
 _DATA_FILE = re.compile(r"(?:FileNotFound|NotFound|NoSuchKey)Exception\b[^\n]*?((?:\w+:)?/[^\s'\"]+?\.parquet)\b")
 _AHEAD = re.compile(
     r"(?:Invalid update timestamp \S+: before |Expected sorted snapshot log entries)[^\d\n]*(\d{10,14})?"
@@ -115,7 +114,6 @@ _FULL_HERE = {
 """Writing code -> the full disk of this machine, and the setting that moves it; all other code writes to the warehouse."""
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 _NOT_A_CAUSE = ("at ", "Suppressed: ")
-"""Lines that do not name the cause: stack frames and suppressed errors."""
 
 _T = TypeVar("_T")
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
@@ -171,7 +169,6 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
 
 
 def _known(text: str, error: Exception) -> tuple[type[TidemarkError], str, str] | None:
-    """Type, reason and hint; the first sign decides."""
     if full := next((mark for mark in _FULL if mark in text), None):
         writer = _WRITER.search(text.partition(full)[2])
         reason, cure = _FULL_HERE.get(writer[1] if writer else "", ("cannot be written", None))

@@ -132,6 +132,7 @@ class Purpose(IntEnum):
     KEEP = 2
     """Also change tables, and complete the mark of a lake that this catalog knows."""
     BEGIN = 3
+    """Also create a lake where there is none."""
 
 
 def require_own_lake(

@@ -50,8 +50,6 @@ class LakeObject:
 
 
 class _Object:
-    """Raises our errors."""
-
     def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
         self._body, self._failures, self._written = body, failures, 0
         self.closed = False

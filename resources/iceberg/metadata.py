@@ -38,7 +38,6 @@ class SliceFiles:
     rows: int
     """Of the data files; where there are deletes, readers see fewer."""
     deletes: frozenset[str] = frozenset()
-    """Delete files that apply to the data files; only other programs write them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     rows_of: Mapping[str, int] = field(default_factory=dict)
     """Path of a data file -> its bytes, and its rows."""

@@ -45,7 +45,6 @@ class SliceChange:
     former: LiveFiles
     """At the base."""
     branches: tuple[str, ...] = ()
-    """Branches of the staged files, removed once main shows the files."""
     is_restored: bool = False
     """Whether the change restores files of an earlier snapshot: each is checked, as it may be gone."""
     summary: Mapping[str, str] = field(default_factory=dict)
@@ -94,14 +93,12 @@ class Prepared:
 
     table: Table
     published: Published
-    """What main shows once the catalog points at this state."""
     before: str
     """The metadata file before the change; the swap is refused unless the catalog still points at it."""
     after: str = ""
     """The one after the change; equal to `before` for no change, empty until it is written."""
     base: Any = None
     metadata: Any = None
-    """Java TableMetadata before the change, and after it."""
 
     @property
     def is_written(self) -> bool:
@@ -142,7 +139,7 @@ class SliceChanges:
         return replace(change, former=self._tables.files(java, change.base_id, change.slices))
 
     def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
-        """Return the change that removes delete files; leaves out slices that lost data, and those that share one with such a slice."""
+        """Return the change that removes delete files, without slices that lost data or share one with a slice left out."""
         java = self._tables.current(table)
         live = self._tables.files(java, base_id, None)
         key_of = {path: slice_of(file) for path, file in live.items()}
@@ -264,7 +261,6 @@ class SliceChanges:
         return [delete for name, delete in gone.items() if name not in kept]
 
     def _unchanged(self, java: Any, change: SliceChange, head_id: int) -> Published | None:
-        """Raises SliceConflictError where the slices differ at the head."""
         if not change.is_empty:
             return None
         if head_id != change.base_id and self._tables.files(java, head_id, change.slices).names != change.files.names:
@@ -347,7 +343,6 @@ class SliceChanges:
                 raise self._refusal_of_all(states, error) from error
 
     def _are_committed(self, states: Sequence[Prepared], *, may_be_at_work: bool) -> bool:
-        """Raises LakehouseError where only some tables have the commit."""
         moved = [state for state in states if not state.published.is_empty]
         for _ in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
             snapshots = [self._tables.current(one.table).snapshot(one.published.snapshot_id) for one in moved]

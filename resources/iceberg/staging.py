@@ -138,7 +138,6 @@ class FileChange:
     """New files that replace others."""
 
     files: Sequence[str]
-    """New files, as `transforms.data_files.data_file` describes them."""
     whole: Collection[Slice]
     gone: Mapping[Slice, Collection[str]] = field(default_factory=dict)
 

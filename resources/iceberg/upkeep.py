@@ -154,7 +154,6 @@ _OF_ICEBERG = re.compile(
 """Iceberg's names of files below a table's location: OutputFileFactory, SnapshotProducer, table metadata, statistics."""
 
 _NAMED = "Still referenced by refs"
-"""Iceberg's message for a snapshot that a branch or tag points at."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,6 @@ class Upkeep:
         return 0
 
     def _needed(self, java: Any) -> frozenset[str]:
-        """Paths of all files that the table's snapshots and statistics need."""
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil")
         listed = chain(reachable.manifestListLocations(java), reachable.statisticsFilesLocations(java))
         manifests = self._tables.java_class("java.util.LinkedHashSet")()
@@ -232,7 +230,6 @@ class Upkeep:
     def _named_in(self, java: Any, manifest: Any) -> Iterable[str]:
         files = self._tables.java_class("org.apache.iceberg.ManifestFiles")
         if manifest.content().name() == "DATA":
-            # One answer for all paths: a table may have millions.
             with closing(files.readPaths(manifest, java.io(), java.specs())) as paths:
                 joined = self._tables.java_class("java.lang.String").join("\n", paths)
         else:

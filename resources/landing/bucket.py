@@ -159,7 +159,6 @@ class Bucket:
         return self._happens("delete_object", key, IfMatch=etag)
 
     def _happens(self, call: str, key: str, **condition: Any) -> bool:
-        """Make a request that obstore lacks; False where its condition fails, or somebody else writes the key."""
         name = f"{self.prefix}/{key}" if self.prefix else key
         try:
             getattr(self._client(self._session()), call)(Bucket=self.bucket, Key=name, **condition)

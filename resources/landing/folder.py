@@ -86,7 +86,6 @@ class Folder:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                # Subfolders never hold deliveries; this one may be another user's.
                 below = [Listed(key, "", 0, f"a folder that cannot be listed ({error.strerror})", Oddity.UNLISTED)]
             yield from below
 
@@ -189,7 +188,6 @@ class Folder:
 
     @contextmanager
     def _folder_of(self, key: str) -> Iterator[tuple[int, str]]:
-        """Yields the folder's descriptor, and the object's name in it."""
         folder, _, name = key.rpartition("/")
         inside = self._resolved(folder)
         if inside is None or inside == Path(os.path.realpath(self.root)):
@@ -201,7 +199,6 @@ class Folder:
             os.close(descriptor)
 
     def _resolved(self, key: str) -> Path | None:
-        """None where it is outside of the root."""
         root = Path(os.path.realpath(self.root))
         target = Path(os.path.realpath(self.root / key, strict=True))
         return target if target.is_relative_to(root) else None

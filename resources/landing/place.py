@@ -33,7 +33,6 @@ def landing_errors(subject: str, *, is_object: bool = False, hint: str = _ACCESS
     except (BaseError, BotoCoreError, ClientError, OSError) as error:
         is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        # The worker's own disk is full.
         if (is_object and is_moved) or is_full:
             raise
         raise _failure(subject, error, hint, is_object=is_object) from error
@@ -97,7 +96,6 @@ class Listed(NamedTuple):
     etag: str
     size_bytes: int
     oddity: str = ""
-    """Why this entry is not an object; empty for an object."""
     kind: Oddity = Oddity.LINK
     uploaded_at: datetime = datetime(1, 1, 1, tzinfo=UTC)
     """Aware: S3's last-modified time, or the file's modification time."""

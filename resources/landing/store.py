@@ -49,9 +49,7 @@ def each_at_once(ask: Callable[[str], _T], names: Sequence[str]) -> Iterator[tup
 
 
 _MOST_ALONE = 20
-"""Each costs a request."""
 _OPENING_KEYS = 1000
-"""One page, which is one request."""
 
 
 class LandingStore:

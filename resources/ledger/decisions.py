@@ -43,7 +43,6 @@ class Act:
     """ISO 8601 in UTC; later than every act known then, even where another machine's clock was ahead."""
     run_id: str | None
     reason: str | None
-    """Of a lift, a hold or a release; each exclusion has its own."""
     exclusions: Sequence[Exclusion] = ()
     slices: Mapping[str, Collection[Slice]] = field(default_factory=dict)
 

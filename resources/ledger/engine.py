@@ -32,7 +32,6 @@ _LOCK_SECONDS = 300
 _IDLE_SECONDS = 120
 """The server ends a transaction that is idle this long."""
 _SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
-"""Session settings, in seconds: the server detects a vanished client and ends its transaction."""
 _LOCKED, _FILE_LOCKED = "lock timeout", "database is locked"
 _FILE_LOCK_SECONDS = 30
 _LOCK = 5_411_827_360

@@ -130,7 +130,6 @@ class BuiltAgain(NamedTuple):
 
     equal: int
     differing: tuple[str, ...]
-    """`table day/project`."""
 
 
 class FoundCommit(NamedTuple):
@@ -161,7 +160,6 @@ class ProcessOnRecord(NamedTuple):
     ended_at: str | None = None
     lost_at: str | None = None
     identity: Identity | None = None
-    """None before the run's first op."""
 
 
 class Checkup(Part):
@@ -200,7 +198,6 @@ class Checkup(Part):
         inputs = sa.cast(c.input_state, sa.Text)
         place = (c.table_name, c.event_date, c.project_id)
         contents = sa.func.count(sa.distinct(c.digest_after))
-        # Find repeated slices by the unique index first: they are few, and reading texts is slow.
         often = sa.select(*place).group_by(*place).having(sa.func.count() > 1).subquery()
         same = [column == often.c[column.name] for column in place]
         query = (

@@ -67,7 +67,6 @@ class _Notices(Part):
 
 
 _SEEN_EVERY = timedelta(hours=12)
-"""Limits the updates of `seen_at`."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +162,7 @@ class Outbox(_Notices):
         return [(record_of(PublicationRecord, row, number=row["id"]), bool(row["was_final"])) for row in rows]
 
     def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
-        """Remove change notices older than `before` that every receiver has got, and unused receivers; returns their number.
-
-        Refusals stay, because nothing else keeps their history.
-        """
+        """Remove change notices older than `before` that every receiver has got, and unused receivers; returns their number."""
         cutoff = before.astimezone(UTC).isoformat()
         is_gone = sa.and_(RECEIVERS.c.id.not_in(receivers), RECEIVERS.c.seen_at < cutoff)
         waited_for = sa.select(sa.func.min(RECEIVERS.c.sent_number)).where(sa.not_(is_gone)).scalar_subquery()

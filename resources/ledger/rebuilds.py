@@ -140,7 +140,6 @@ class SwapOfRebuild:
 
 
 def _require_own(connection: Connection, rebuild: RebuildRecord) -> str | None:
-    """Raises TakenOverError where another run works on it."""
     query = sa.select(REBUILDS.c.run_id, REBUILDS.c.state).where(REBUILDS.c.number == rebuild.number)
     run_id, state = connection.execute(query).first() or (None, None)
     if run_id != rebuild.run_id:

@@ -103,7 +103,6 @@ PUBLICATIONS = _table(
 )  # fmt: skip
 RUNS = _table(
     "runs", *_columns("*run_id"), *_columns("tables", sa.JSON), *_columns("first_day last_day", sa.Date),
-    # `skew`: heavy steps, with forecast and task metrics (domain/skew.py).
     *_columns("started_at finished_at"), *_columns("verdicts snapshots skew", sa.JSON),
 )  # fmt: skip
 CUTS = _table(
@@ -171,7 +170,6 @@ REBUILDS = _table(
 REBUILT_SLICES = _table(
     "rebuilt_slices", *_columns("*rebuild", sa.Integer), *_of_a_slice(), *_columns("published"),
     *_columns("difference blocked_by", sa.JSON),
-    # The slice in the operator's last report; null without one.
     *_columns("reported", sa.JSON(none_as_null=True)),
 )  # fmt: skip
 GOLDEN_TOTALS = _table(
@@ -250,7 +248,6 @@ _COLUMNS: dict[Any, tuple[tuple[str, ...], Callable[..., Any]]] = {
     BatchKey: (("source", "project_id", "arrival_date"), _batch_key),
     Slice: (("event_date", "project_id"), Slice),
 }
-"""Type of a field -> its columns, named as its own fields, and its constructor."""
 _FORMS: dict[Any, tuple[Callable[..., Any], ...]] = {
     Digest: (Digest.parse, str),
     Cause: (lambda text: Cause.parse(text or ""), lambda cause: cause.text),

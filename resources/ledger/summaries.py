@@ -39,7 +39,6 @@ class Fault(NamedTuple):
     reason: str
     hint: str
     evaluations: tuple[Evaluation, ...]
-    """Of the refused content."""
     deliveries: int = 0
 
 

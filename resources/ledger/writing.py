@@ -221,7 +221,6 @@ class LedgerWriting:
 
     def _replace_batch_days(self, batch: BatchKey, days: Mapping[date, BatchDay]) -> None:
         is_batch, c = is_key(BATCH_DAYS, batch), BATCH_DAYS.c
-        # Keep the earlier measure of the same rows where none was made now.
         rows = self._connection.execute(sa.select(c.event_date, c.digest, c.lateness).where(is_batch))
         known = {(day, digest): lateness for day, digest, lateness in rows}
         self._connection.execute(BATCH_DAYS.delete().where(is_batch))

@@ -33,10 +33,8 @@ from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
 
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.5
 _TIMEOUT = httpx.Timeout(30.0)
-"""Limits the server's silence, not the whole download."""
 _STEP_BYTES = 256 * 1024
 _LARGEST_BYTES = 512 * 1024**2
-"""More than four times our largest jar."""
 _PART = ".part"
 _ABANDONED_SECONDS = 24 * 3600
 _HINT = (
@@ -89,7 +87,6 @@ def _sweep(folder: Path) -> None:
 
 
 def _fetched(url: str, name: str, part: Path) -> str:
-    """Returns the SHA-256."""
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             return _received(url, name, part)
@@ -138,7 +135,6 @@ class Jar:
     version: str
     sha256: str
     classifier: str = ""
-    """Maven classifier: selects one of several files of a version."""
 
     @property
     def path(self) -> str:
@@ -259,7 +255,6 @@ def jvm_options(jars_dir: Path) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether only this user, its own group and root may write there."""
     found = path.stat()
     others = 0o002 if found.st_gid == os.getegid() else 0o022
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & others

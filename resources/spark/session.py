@@ -177,7 +177,6 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
 
 
 def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
-    """Raises JarError or WorkerError before any read."""
     require_pinned(settings)
     if is_on_this_machine(settings.spark_master):
         return started(config, secret)

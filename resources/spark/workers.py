@@ -58,7 +58,6 @@ def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
 
 
 def _packages(settings: Settings) -> tuple[str, ...]:
-    """Our packages, and those of an operator's own tables, whose functions tasks may call."""
     tables = (*settings.extra_aggregates, *settings.extra_dimensions)
     return tuple(dict.fromkeys((*_OWN, *(re.split("[:.]", name)[0] for name in tables))))
 
