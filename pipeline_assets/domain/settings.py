@@ -86,7 +86,7 @@ _Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_comma_list)
 
 
 class Settings(BaseSettings):
-    """All that a deployment may change; `tidemark.toml` explains each setting. The defaults need no server."""
+    """All that a deployment may change. `tidemark.toml` explains the settings; strings here add what it leaves out."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     catalog_transactions: bool = False
     """Whether the REST catalog commits several tables at once (`POST /v1/{prefix}/transactions/commit`)."""
     catalog_name: str = Field("lake", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The catalog's name in Spark and in SQL statements."""
 
     projects: _Names = ()
     sparse_projects: _Names = ()
@@ -115,6 +116,7 @@ class Settings(BaseSettings):
     tolerated_missed_share: float = Field(0.005, ge=0, lt=1)
     dedupe_window_days: int = Field(1, ge=0, le=30)
     redelivery_horizon_days: int = Field(30, ge=0)
+    """How far back sensors look for changed deliveries."""
     final_after_hours: int = Field(48, ge=0)
     source_precedence: Annotated[tuple[Source, ...], NoDecode, BeforeValidator(_split_comma_list)] = (
         Source.BACKFILL,
@@ -136,6 +138,7 @@ class Settings(BaseSettings):
     change_max_growth: float = Field(0.20, ge=0)
     change_bounds: dict[str, ChangeBound] = {}
     publish_attempts: int = Field(3, ge=1)
+    """How often a load rebuilds slices that another writer changed meanwhile."""
 
     rollback_days: int = Field(30, ge=1)
     quarantine_days: int = Field(90, ge=1)
@@ -173,6 +176,7 @@ class Settings(BaseSettings):
     """Returns day, project, measure and value for the days from :first_day to :last_day."""
 
     days_per_run: int = Field(30, ge=1)
+    """Most days of one run of a range backfill."""
     spark_master: str = "local[*]"
     spark_driver_memory: str = "2g"
     spark_config: dict[str, str] = {}
