@@ -141,7 +141,7 @@ def _of_batches(connection: Connection, changes: Changes, table: sa.Table, *name
 
 
 def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
-    """Return the records whose row names the files that they were read with, or their own; leaves out held slices."""
+    """Return the records whose row names the files they were read with, or their own; held slices need a hold or commit."""
     places = {(record.table, record.key) for record in records}
     file_hashes, held = dict(_recorded(connection, places, SLICES.c.file_hash)), _held(connection, places)
     return [
