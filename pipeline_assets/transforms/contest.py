@@ -42,13 +42,12 @@ SCHEMA = pa.schema(
         ("_is_unread", pa.bool_()),
     ]
 )
-"""`_day`: days since 1970. ROW_ID is null where it is blank. `_is_nameless`: the row has no id, so its key is its content.
-`_is_unread`: PROCESSED was delivered and could not be read."""
+"""`_day`: days since 1970. ROW_ID is null if blank. `_is_nameless`: without an id. `_is_unread`: as `is_unread`."""
 _DAY = pa.date32()
 
 
 def contested_rows(rows: pa.Table, key: Slice, source: str) -> pa.Table:
-    """The rows of one slice of a raw table (READ_TYPES) with SCHEMA; rows without a key compete with none and are left out."""
+    """The rows of one slice of a raw table (READ_TYPES) with SCHEMA, without rows that have no key."""
     rows = rows.filter(pc.and_(*(rows[name].is_valid() for name in KEY))).combine_chunks()
     send_id, row_id = (named(whole(rows[name])) for name in (SEND_ID, ROW_ID))
     made = {
@@ -63,9 +62,8 @@ def contested_rows(rows: pa.Table, key: Slice, source: str) -> pa.Table:
 
 
 def is_unread(rows: pa.Table) -> pa.Array:
-    """Whether a row's PROCESSED is null because its delivered text, which EXTRA_COLUMN keeps, could not be read."""
+    """Whether a row's PROCESSED is null because its delivered text, kept in EXTRA_COLUMN, could not be read."""
     extra = whole(rows[EXTRA_COLUMN])
-    # The name may be written with escapes, but only by another program: our parser writes it plainly.
     may_tell = pc.and_(rows[PROCESSED].is_null(), pc.fill_null(pc.match_substring(extra, PROCESSED), False))
     found = may_tell.to_numpy().copy()
     for at in np.flatnonzero(found).tolist():
@@ -96,15 +94,14 @@ _EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Decided:
-    """Rows of a contest (SCHEMA), and what becomes of each."""
+    """Rows of a contest (SCHEMA) with their fates."""
 
     rows: pa.Table
     fates: Longs
     is_by_unread: Mask
-    """`Defeat.by_unread` of the losers."""
 
     def take(self, is_chosen: Mask) -> Decided:
-        """The chosen rows."""
+        """Only the chosen rows."""
         chosen = pa.array(is_chosen)
         return Decided(self.rows.filter(chosen), self.fates[is_chosen], self.is_by_unread[is_chosen])
 
@@ -144,10 +141,10 @@ class Decided:
 
 
 def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> Decided:
-    """The fate of each row (SCHEMA), from all rows of its key within the window.
+    """The fate of each row (SCHEMA), from all rows of its key within the window; time and memory are linear in the rows.
 
-    Needs time and memory in proportion to the rows, however many share a key. Of equal rows the least one stands for all of them;
-    a slice that holds another one of them keeps that (`slice_difference`). Rows of one place share a fate.
+    The least of equal rows represents them, unless the slice holds another one of them (`slice_difference`). Rows of one place
+    share a fate.
     """
     keys, days = key_numbers(rows), numbers_of(rows["_day"])
     equal = equal_numbers(rows, keys)
@@ -160,7 +157,7 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     cells = cells_of(copies, days[has_copies], window_days)
     best_copy[has_copies], _ = best_near(cells, ranks[has_copies], window_days)
 
-    # Any row of a rank stands for all of them, because they are equal.
+    # Any row of a rank represents it, because all are equal.
     row_of = np.zeros(len(own_ranks), dtype=np.int64)
     row_of[own_ranks] = np.arange(len(own_ranks))
     is_copy = (best_copy > ranks) | (has_copies & ~is_shown)
@@ -179,7 +176,7 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
 
 
 def best_of_days(rows: pa.Table, precedence: Sequence[Source]) -> pa.Table:
-    """The rows that win on their day: one for each key and day, unless rows are equal in all columns that rank them."""
+    """The best row of each key and day, and all that rank equal with it."""
     ranks = _ranks(rows, precedence)
     best, _ = best_near(cells_of(key_numbers(rows), numbers_of(rows["_day"]), 0), ranks, 0)
     return rows.filter(pa.array(best == ranks))
@@ -192,7 +189,7 @@ def key_numbers(rows: pa.Table) -> Longs:
 
 def equal_numbers(rows: pa.Table, keys: Longs) -> Longs:
     """A number from 0 for each row; rows that are equal in every delivered column share it. `keys`: from `key_numbers`."""
-    # The event time is delivered, so that equal rows have one day.
+    # The event time is delivered, so equal rows have one day.
     return group_numbers(*(numbers_of(rows[name]) for name in (*_CONTENT, "_day")), keys)
 
 
@@ -215,7 +212,7 @@ def group_numbers(*columns: Longs) -> Longs:
 
 
 def cells_of(groups: Longs, days: Longs, window_days: int) -> Longs:
-    """A number for each row: rows of one group lie as far apart as their days, rows of two groups further than the window."""
+    """A number for each row: within a group distances are those of days, between groups they exceed the window."""
     if not len(days):
         return days
     stride = int(days.max() - days.min()) + window_days + 1
@@ -223,7 +220,7 @@ def cells_of(groups: Longs, days: Longs, window_days: int) -> Longs:
 
 
 def neighbours(numbers: Longs, window_days: int) -> Iterator[tuple[slice, slice, Mask]]:
-    """Pairs of distinct sorted cells within the window, as two slices of `numbers` and which of their pairs are meant."""
+    """Pairs of distinct sorted cells within the window: two slices of `numbers`, and a mask of their pairs."""
     for shift in range(1, min(window_days, len(numbers) - 1) + 1):
         is_near = numbers[shift:] - numbers[:-shift] <= window_days
         if not is_near.any():
@@ -257,7 +254,6 @@ def _ranks(rows: pa.Table, precedence: Sequence[Source]) -> Longs:
 
 
 def _is_shown(rows: pa.Table, equal: Longs) -> Mask:
-    """The rows of the least place among equal ones: `identity.shown`, where nothing is named."""
     lines, objects = numbers_of(rows["_line_number"]), _in_order(rows["_object_key"])
     places = len(lines) - group_numbers(lines, objects, source_places(rows, list(Source)))
     return np.asarray(greatest_of(places, equal) == places)
@@ -280,10 +276,10 @@ def _in_order(texts: pa.ChunkedArray) -> Longs:
 
 
 def _copies(rows: pa.Table, keys: Longs) -> tuple[Mask, Longs]:
-    """Which rows can be deliveries of one row, and for these a number that such rows share."""
+    """Rows that may be deliveries of one row, and a number that such rows share."""
     ids = whole(rows[ROW_ID]).dictionary_encode()
     are_named = ids.is_valid().to_numpy(zero_copy_only=False)
     has_copies: Mask = are_named | whole(rows["_is_nameless"]).to_numpy(zero_copy_only=False)
-    # The key of a nameless row is its content: all rows with the key are deliveries of it.
+    # The key of a nameless row is its content, so its rows are deliveries of one row.
     codes = pc.fill_null(ids.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return has_copies, group_numbers(codes[has_copies], keys[has_copies])

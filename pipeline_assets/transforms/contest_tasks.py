@@ -1,4 +1,4 @@
-"""Functions of the tasks that decide a contest: they find keys that occur twice, read their rows, and decide ranges of keys."""
+"""The tasks of a contest: find keys that occur twice, read their rows, decide ranges of keys."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _RIVAL = {
     PROCESSED: "timestamp",
     "_source": "string",
 }
-"""What competing rows compare. Content is left out because it only decides ties; a slice with a tie never counts as unchanged."""
+"""Columns that competing rows compare. Content only decides ties, and a slice with a tie never counts as unchanged."""
 _HALF = 32
 _EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
 class CompetingSum:
-    """The competing rows of a slice: rows of other days within the window whose key the slice holds. Additive."""
+    """Sums over rows of other days within the window whose key the slice holds; additive."""
 
     digest: Digest = EMPTY
     is_tied: bool = False
@@ -60,7 +60,7 @@ class CompetingSum:
         return CompetingSum(self.digest + other.digest, self.is_tied or other.is_tied)
 
     def __str__(self) -> str:
-        """As a slice's record keeps it."""
+        """The text in a slice's record."""
         return with_tie(str(self.digest)) if self.is_tied else str(self.digest)
 
 
@@ -69,8 +69,7 @@ def competing_sums(
 ) -> dict[Slice, CompetingSum]:
     """Slice -> its competing rows among these (SCHEMA, one or more); slices without any are left out.
 
-    Equal rows count once, with the source that goes first. Guests stand for rows that are counted elsewhere: they show that their
-    day holds the key, and are in no digest.
+    Equal rows count once, with the source that goes first. Guests are counted elsewhere: they only show that a day holds the key.
     """
     counted = np.ones(rows.num_rows, dtype=np.bool_) if is_guest is None else ~is_guest
     # Most rows share their key with rows of their own day only.
@@ -118,7 +117,7 @@ def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:
 
 
 def _one_of_equals(rows: pa.Table, keys: Longs, precedence: Sequence[Source], is_counted: Mask) -> Mask:
-    """The rows that stand for themselves: of equal counted rows the one whose source goes first, and every other row."""
+    """One of each set of equal counted rows (the source that goes first), and every other row."""
     equal = equal_numbers(rows, keys)
     order = np.lexsort((source_places(rows, precedence), equal, ~is_counted))
     is_one = np.ones(len(order), dtype=np.bool_)
@@ -127,7 +126,7 @@ def _one_of_equals(rows: pa.Table, keys: Longs, precedence: Sequence[Source], is
 
 
 def _tied(rows: pa.Table, keys: Longs, days: Longs, window_days: int) -> Mask:
-    """The rows that another day within the window holds with the same key, times and source."""
+    """Rows with the same key, times and source as a row of another day within the window."""
     sources = whole(rows["_source"]).dictionary_encode().indices.to_numpy().astype(np.int64)
     orders = group_numbers(keys, sources, numbers_of(rows[PROCESSED]), numbers_of(rows[RECEIVED]))
     return _are_beside(orders, days, window_days)
@@ -158,10 +157,10 @@ class RowsAmong:
     sources: Mapping[str, str]
     halves: bytes | None
     precedence: Sequence[Source] | None = None
-    """To keep only the best row of each key."""
+    """If set, only the best row of each key is kept."""
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> bytes:
-        """The rows."""
+        """The rows, in batches."""
         found = SCHEMA.empty_table()
         for rows in self.batches(file, tables):
             found = pa.concat_tables([found, rows])
@@ -180,10 +179,10 @@ class RowsAmong:
 
 @dataclass(frozen=True)
 class Ranges:
-    """How rows are divided among tasks, so that none holds all rows of a hot key.
+    """Division of rows among tasks, so that none holds all rows of a hot key.
 
-    Rows of hot keys are divided twice: deliveries of one row stay together where fates are decided, rows of equal times where
-    competing rows are summed. These parts also get the best row of each hot key and day.
+    Rows of hot keys are divided twice: deliveries of one row stay together to decide fates, rows of equal times to sum
+    competing rows. Both also get the best row of each hot key and day.
     """
 
     usual: int
@@ -194,7 +193,7 @@ class Ranges:
 
     @property
     def parts(self) -> int:
-        """All parts: ranges of keys, parts where fates are decided, parts where competing rows are summed."""
+        """Ranges of keys, plus both divisions of hot keys."""
         return self.usual + 2 * self.hot
 
     def divided(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -210,7 +209,7 @@ class Ranges:
 def divided_rows(
     among: RowsAmong, stores: Mapping[str, Store], ranges: Ranges, items: Sequence[SliceFile | bytes]
 ) -> Iterator[tuple[int, bytes]]:
-    """Part -> rows of files, or rows that were read before, as `as_bytes` has them: what an exchange divides.
+    """Part -> rows of files, or rows read before (`as_bytes`): the divide step of an exchange.
 
     `stores`: key of a raw table -> the objects below its location.
     """
@@ -226,10 +225,10 @@ def divided_rows(
 
 @dataclass
 class Outcome:
-    """What a contest says of some slices; parts that share no row add up."""
+    """A contest's result for some slices; parts that share no row add up."""
 
     reasons: dict[Slice, Counter[str]] = field(default_factory=dict)
-    """Slice -> fate, or LOST_UNREAD -> number of rows, of the rows that took part."""
+    """Slice -> fate, or LOST_UNREAD -> number of rows."""
     losers: dict[tuple[Slice, str], list[pa.Table]] = field(default_factory=dict)
     """Slice and source -> the losing rows, with the schema `contest.LOSERS`."""
     competing: dict[Slice, CompetingSum] = field(default_factory=dict)
@@ -246,15 +245,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Deciding:
-    """Decides rows: what an exchange collects for each part, or one process for all rows."""
+    """Decides rows: the collect step of an exchange for each part, or one process for all rows."""
 
     slices: Set[Slice]
-    """Whose outcome is asked for; rows of others take part in the contest."""
+    """Slices to answer about; rows of others take part in the contest."""
     precedence: Sequence[Source]
     window_days: int
     ranges: Ranges = Ranges(1, 0, b"")
     guests: bytes | None = None
-    """The best rows of each hot key and day, from `RowsAmong`."""
 
     def __call__(self, part: int, told: Iterable[bytes]) -> Outcome:
         """The outcome of the rows of one part."""

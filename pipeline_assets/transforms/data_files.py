@@ -46,7 +46,7 @@ class Store(Protocol):
         """Open a new object for writing; it exists once it is closed."""
 
     def open(self, name: str) -> IO[bytes]:
-        """Open an object for reading; the result is seekable. Raises FileNotFoundError where it is gone."""
+        """Open an object for reading, seekable. Raises FileNotFoundError if it is gone."""
 
     def delete(self, name: str) -> None:
         """Delete an object; does nothing if it does not exist."""
@@ -54,17 +54,16 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class FileLayout:
-    """How the files of one table are written: values of its metadata that workers can receive."""
+    """How the files of one table are written: values of its metadata for workers."""
 
     table_uuid: str
-    """Iceberg's uuid of the table, with which the names of its data files begin: it proves whose they are."""
+    """The start of its data files' names, which proves whose they are."""
     folder: str
     field_ids: Mapping[str, int]
-    """Column -> Iceberg's field id, in the table's order."""
     types: Mapping[str, str]
     required: frozenset[str]
     many_valued: frozenset[str]
-    """Columns written without a dictionary, which would cost both time and bytes."""
+    """Columns written without a dictionary, which would cost time and bytes."""
     day_column: str
     spec_id: int
     sort_order_id: int
@@ -105,7 +104,6 @@ class _OpenFile:
         return int(self._sink.tell())
 
     def finish(self) -> tuple[int, Any]:
-        """Close the file, which then exists; return its size and its footer."""
         self._writer.close()
         size = self.size_bytes
         self._body.close()
@@ -114,21 +112,18 @@ class _OpenFile:
 
 @dataclass
 class _Part:
-    """Rows of a slice that share files."""
-
     held: list[pa.RecordBatch] = field(default_factory=list)
     held_bytes: int = 0
     file: _OpenFile | None = None
 
 
 class DataFileWriter:
-    """Writes rows that arrive grouped by slice. Each part of a slice has files of its own, of which one is open at a time.
+    """Writes rows that arrive grouped by slice, one open file at a time; each part of a slice has its own files.
 
-    A context manager: a block that fails tries to delete all files that it began; maintenance removes those that stay.
+    A context manager: a failing block tries to delete its files; maintenance removes the rest.
     """
 
     def __init__(self, layout: FileLayout, store: Store) -> None:
-        """The root of `store` is the table's location."""
         self._layout = layout
         self._schema = layout.schema
         self._store = store
@@ -151,7 +146,7 @@ class DataFileWriter:
     def add(self, rows: pa.RecordBatch, number: int = 0) -> Iterator[str]:
         """Take rows with the layout's columns, grouped by slice; yield finished files as `data_file` describes them.
 
-        `number`: the part of the slice that they belong to. All parts together hold at most a row group in memory.
+        `number`: their part of the slice. All parts together hold at most a row group in memory.
         """
         self.rows += rows.num_rows
         placed = pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
@@ -209,7 +204,7 @@ def by_slice(rows: pa.RecordBatch, day_column: str) -> Iterator[pa.RecordBatch]:
 
 
 def data_file(layout: FileLayout, path: str, key: tuple[date, str], size_bytes: int, footer: Any) -> str:
-    """The file as JSON that Iceberg's `ContentFileParser` reads; its metrics are those of `footer`, pyarrow's of the file."""
+    """The file as JSON for Iceberg's `ContentFileParser`; metrics come from `footer`, pyarrow's of the file."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     metrics: dict[str, dict[int, Any]] = {name: {} for name in _METRICS}
     for at, number in enumerate(layout.field_ids.values()):
@@ -249,10 +244,7 @@ _BOUND_LENGTH = 16
 
 
 def _bounds(chunks: Sequence[Any]) -> tuple[bytes | None, bytes | None]:
-    """Lower and upper bound of numbers, times and texts as Iceberg writes them; None where Parquet knows none.
-
-    It knows none of nulls, of NaN alone, and of texts of more than 4 KB.
-    """
+    """Iceberg's lower and upper bound; None for nulls, for NaN alone, and for texts of more than 4 KB."""
     known = [chunk.statistics for chunk in chunks if chunk.statistics.null_count < chunk.num_values]
     if not known or not all(one.has_min_max for one in known):
         return None, None

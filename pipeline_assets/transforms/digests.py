@@ -1,4 +1,4 @@
-"""Rows in Spark: their hashes and content digests, and the ids of events, read as domain/identity.py reads them."""
+"""Rows in Spark: hashes and content digests, and the ids of events as domain/identity.py reads them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, ROW_ID, SEND_ID, EventHashes, hashed_rows, hashes_of
 
 HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
-"""Event tables store these columns; for other tables they are computed on demand."""
+"""Stored in event tables, computed on demand for others."""
 FALSE_HASHES = "false_hashes"
 _IS_FALSE = "_is_false"
 _HALF = 32
-"""Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""
+"""Bits: sums of 64-bit hashes overflow a long; sums of halves do not below two billion rows."""
 
 
 def with_row_hashes(frame: DataFrame, columns: Sequence[str], names: Sequence[str] = (HASH_A, HASH_B)) -> DataFrame:
-    """The frame plus both halves (long) of the hash over the given columns, as `names`; these replace stored hashes.
+    """The frame plus both halves (long) of the hash over the given columns, as `names`, which replace stored hashes.
 
-    The columns of an event are hashed as `domain/slices.py` says. Raises ValueError for a type
-    without an encoding.
+    Events are hashed as `domain/slices.py` says. Raises ValueError for a type without an encoding.
     """
     return _mapped(frame, partial(_hashed, _types(frame, columns), names), dict.fromkeys(names, LongType()))
 
@@ -52,7 +51,7 @@ _Made = Callable[[pa.Table], dict[str, pa.Array]]
 
 
 def _mapped(frame: DataFrame, made: _Made, types: Mapping[str, DataType]) -> DataFrame:
-    """The frame with what `made` gives for its rows: columns of these types, which replace those of the same name."""
+    """The frame with the columns that `made` computes, which replace those of the same name."""
     schema = StructType([field for field in frame.schema if field.name not in types])
     for name, kind in types.items():
         schema = schema.add(name, kind)
@@ -68,7 +67,7 @@ def _each(made: _Made, names: Sequence[str], batches: Iterable[pa.RecordBatch]) 
 
 
 def _types(frame: DataFrame, columns: Sequence[str]) -> dict[str, str]:
-    """Column -> Spark type; raises ValueError for a type without an encoding, before a task is begun."""
+    """Column -> Spark type; raises ValueError for a type without an encoding before any task starts."""
     known = dict(frame.dtypes)
     types = {name: known[name] for name in columns}
     for kind in types.values():
@@ -88,7 +87,7 @@ def digest_of(row: Mapping[str, Any]) -> Digest:
 
 
 def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, list[Column]]:
-    """The frame with hashes computed from its content, and an aggregate FALSE_HASHES if the frame stores hashes too."""
+    """The frame with computed hashes, and an aggregate FALSE_HASHES if it stores hashes too."""
     if not {HASH_A, HASH_B} <= set(frame.columns):
         return with_row_hashes(frame, columns), []
     hashes = EventHashes(_types(frame, columns))
@@ -98,7 +97,7 @@ def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame,
 
 
 def _sums(hashes: Column, name: str) -> list[Column]:
-    """The exact sum of longs, as two longs. A sum of decimals would take a tenth of the time of a whole audit."""
+    """The exact sum of longs, as two longs: sums of decimals would take a tenth of an audit's time."""
     low = F.sum(hashes.bitwiseAND(F.lit((1 << _HALF) - 1)))
     return [F.sum(F.shiftright(hashes, _HALF)).alias(f"sum_{name}_high"), low.alias(f"sum_{name}_low")]
 
@@ -108,7 +107,7 @@ def _sum_of(row: Mapping[str, Any], name: str) -> int:
 
 
 def digests(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> DataFrame:
-    """One row per group: the columns `by`, and the columns that `digest_of` reads."""
+    """One row per group: the columns `by`, and those for `digest_of`."""
     hashed, also = checked_hashes(frame, columns)
     return hashed.groupBy(*by).agg(*digest_aggregates(), *also)
 
@@ -137,6 +136,6 @@ def is_nameless() -> Column:
 
 
 def unread_text() -> Column:
-    """The delivered text of a time that ranks rows second, where it could not be read; else null."""
+    """The delivered text of an unreadable second rank time; else null."""
     later = EXPORT_FORMAT.rank_columns[1]
     return F.when(F.col(later).isNull(), F.get_json_object(EXTRA_COLUMN, f"$.{later}"))

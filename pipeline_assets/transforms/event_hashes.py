@@ -1,4 +1,4 @@
-"""The hashes stored with an event, how Arrow columns are hashed to them, and the digests that they sum up to."""
+"""The hashes stored with an event, how Arrow columns are hashed to them, and their digests."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _STORED_HALF = np.dtype(">i8")
 
 
 def hashes_of(rows: pa.Table | Mapping[str, pa.Array], types: Mapping[str, str]) -> tuple[pa.Array, pa.Array]:
-    """Both halves (int64) of the hash of each row; `types`: column -> Spark type, in hashing order.
-
-    Raises ValueError for a type without an encoding.
-    """
+    """Both halves (int64) of the hash of each row; `types`: column -> Spark type, in order. Raises ValueError for others."""
     columns = plain_columns(rows, types)
     return native_hashes(columns, VERSION) or in_arrow(columns)
 
@@ -44,7 +41,7 @@ def _plain(values: pa.Array, kind: str) -> pa.Array:
 
 
 def in_arrow(columns: Sequence[pa.Array]) -> tuple[pa.Array, pa.Array]:
-    """Both halves of the hash of each row, without the native library."""
+    """The same without the native library."""
     count = len(columns[0])
     numbers = [
         pa.scalar(NULL) if one.null_count == count else pc.fill_null(_numbers(one).cast(pa.string()), NULL)
@@ -71,7 +68,6 @@ def _numbers(values: pa.Array) -> pa.Array:
 
 
 def _sha256(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Both halves (int64) of the first 16 bytes of each text's SHA-256; `texts` (binary) holds no null."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
     bytes_of = memoryview(data or b"")
@@ -81,7 +77,7 @@ def _sha256(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 KEY = ("_key_a", "_key_b")
-"""Both halves (long) of a 128-bit hash over project, kind of key and ids, or over the content if an event has no id."""
+"""Both halves (long) of a 128-bit hash over project, kind of key and ids, or over the content without an id."""
 HASH_COLUMNS = ("_hash_a", "_hash_b", "_meaning_hash", *KEY)
 _IDENTITY = EXPORT_FORMAT.identity
 SEND_ID, ROW_ID = IDS = (_IDENTITY.send_id, _IDENTITY.row_id)
@@ -111,7 +107,7 @@ class EventHashes:
 
 
 def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Array]) -> tuple[pa.Array, pa.Array]:
-    """Both halves (int64) of a hash of `RawRow.key` (domain/identity.py); `content` holds the hashes of the rows' content."""
+    """Both halves (int64) of a hash of `RawRow.key` (domain/identity.py); `content`: hashes of the rows' content."""
     columns = {name: whole(rows.column(name)) for name in ("project_id", *_IDENTITY.names)}
     send_id, row_id = named(columns[SEND_ID]), named(columns[ROW_ID])
     is_sent = send_id.is_valid()
@@ -134,7 +130,7 @@ def named(texts: pa.Array) -> pa.Array:
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one array; a chunked column is combined."""
+    """The column as one array."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
@@ -142,7 +138,7 @@ Longs = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 LOWEST = int(np.iinfo(np.int64).min)
 _HALF = 32
-"""Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""
+"""Bits: sums of 64-bit hashes overflow a long; sums of halves do not below two billion rows."""
 
 
 def longs(column: pa.Array | pa.ChunkedArray, null: int = 0) -> Longs:
@@ -165,7 +161,7 @@ def exact_sum(values: Longs) -> int:
 
 
 def are_among(values: Longs, wanted: Longs) -> Mask:
-    """Which values are among the wanted ones, which are sorted."""
+    """Which values are among the wanted, sorted ones."""
     if not len(wanted):
         return np.zeros(len(values), dtype=np.bool_)
     return np.asarray(wanted[np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)] == values)
@@ -179,14 +175,14 @@ def part_of(hashes: Longs, parts: int) -> Longs:
 
 
 class HashedRows(NamedTuple):
-    """Both halves of the hash of each row, and which rows are not what their stored hashes say."""
+    """Both halves of the hash of each row, and which stored hashes are false."""
 
     first: Longs
     second: Longs
     are_false: Mask
 
     def digest(self, chosen: Mask | slice = slice(None)) -> Digest:
-        """Of all rows or some; with a row whose stored hash is false it equals none of sound rows."""
+        """Of all rows or some; with a false stored hash it equals no digest of sound rows."""
         first, second, are_false = self.first[chosen], self.second[chosen], self.are_false[chosen]
         version = UNMEASURABLE if are_false.any() else ROW_HASH_VERSION
         return Digest(len(first), exact_sum(first), exact_sum(second), version)
@@ -200,7 +196,7 @@ def hash_types(checked: EventHashes | None) -> Mapping[str, str]:
 
 
 def hashed_rows(checked: EventHashes | None, rows: pa.Table, project_id: str | None = None) -> HashedRows:
-    """The stored hashes of rows, or what `checked` makes of all columns, compared with them.
+    """The stored hashes of rows; with `checked`, computed from all columns and compared.
 
     The rows are all of one project, or have a column of it.
     """

@@ -1,4 +1,4 @@
-"""Rows of data files, read by tasks: where a file is opened, and a function that reduces its rows to a small result."""
+"""Rows of data files in tasks: opens files, and reduces their rows to small results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline_assets.transforms.event_hashes import Longs, Mask
 
 Result = TypeVar("Result")
 BATCH_ROWS = 200_000
-"""Most rows that are in memory at a time; many, because a few columns are narrow."""
+"""Most rows in memory at a time; many, because a few columns are narrow."""
 BATCH_VALUES = 1_600_000
 
 
@@ -49,7 +49,7 @@ RowsOf = Callable[[SliceFile, Iterator[pa.Table]], Result]
 def reduced_files(
     stores: Mapping[str, Store], types: Mapping[str, str], function: RowsOf[Result], files: Sequence[SliceFile]
 ) -> list[Result]:
-    """The result of each file, in their order: the work of a task; raises TidemarkError where a file cannot be read.
+    """The result of each file, in order: a task's work. Raises TidemarkError if a file cannot be read.
 
     `stores`: key of a table -> the objects below its location. `types`: column to read -> Spark type.
     """
@@ -59,9 +59,9 @@ def reduced_files(
 def reduced_batches(
     table: str, day_column: str, types: Mapping[str, str], function: RowsOf[Any], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The same for rows that only Spark can read, in the order of day and project: a function of `mapInArrow`.
+    """The same for rows that only Spark can read, in order of day and project: a function of `mapInArrow`.
 
-    One row for each slice of a partition, with one column `result` (binary), which `pickle.loads` reads.
+    One row per slice of a partition, with one column `result` (pickled binary).
     """
     parts = (part for batch in batches if batch.num_rows for part in by_slice(batch, day_column))
     for key, same in groupby(parts, lambda part: Slice(part[day_column][0].as_py(), part["project_id"][0].as_py())):
@@ -72,7 +72,7 @@ def reduced_batches(
 
 @contextmanager
 def opened(store: Store, path: str) -> Iterator[pq.ParquetFile]:
-    """A data file; raises LakehouseError, which names it, where it is gone or damaged, here or while it is read in the block."""
+    """A data file; raises LakehouseError, with its name, if it is gone or damaged, also while it is read in the block."""
     place = f"{store.url}/{path}"
     try:
         with store.open(path) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file:
@@ -89,20 +89,17 @@ def opened(store: Store, path: str) -> Iterator[pq.ParquetFile]:
 def rows_of(
     store: Store, path: str, columns: Iterable[str], batch_rows: int, is_chosen: Mask | None = None
 ) -> Iterator[pa.Table]:
-    """The chosen rows of a file, in batches, with those of these columns that it has; all rows for None.
-
-    Row groups without a chosen row are skipped.
-    """
+    """The chosen rows of a file (None: all), in batches, with those of these columns that it has; skips other row groups."""
     with opened(store, path) as file:
         there = file.schema_arrow.names
-        # Without any column to read, the batches would have no rows.
+        # Without any column the batches would have no rows.
         names = [name for name in columns if name in there] or there[:1]
         end = 0
         for group in range(file.num_row_groups):
             start, end = end, end + file.metadata.row_group(group).num_rows
             if is_chosen is not None and not is_chosen[start:end].any():
                 continue
-            # The rows of one group at a time: groups with long texts hold few rows, and only their writer knew how few.
+            # Row groups with long texts hold few rows, so each is read by itself.
             for batch in file.iter_batches(batch_rows, row_groups=[group], columns=names):
                 rows = pa.Table.from_batches([batch])
                 yield rows if is_chosen is None else rows.filter(pa.array(is_chosen[start : start + rows.num_rows]))
@@ -116,7 +113,7 @@ def narrow_rows(
     batch_rows: int = BATCH_ROWS,
     is_chosen: Mask | None = None,
 ) -> Iterator[pa.Table]:
-    """The same with exactly the columns of `types` (name -> Spark type); a column that the file lacks is null."""
+    """The same with exactly the columns of `types` (name -> Spark type); a missing column is null."""
     most = max(1, min(batch_rows, BATCH_VALUES // max(1, len(types))))
     for rows in rows_of(store, path, types, most, is_chosen):
         yield with_columns(rows, types)
@@ -153,7 +150,7 @@ def from_bytes(told: bytes) -> pa.Table:
 
 
 def by_number(rows: pa.Table, numbers: Longs) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each number that some have."""
+    """The rows of each number that occurs."""
     found = np.unique(numbers).tolist()
     for number in found:
         yield number, rows if len(found) == 1 else rows.filter(pa.array(numbers == number))

@@ -28,7 +28,7 @@ _MERGED_ID = "merged_amplitude_id"
 
 
 class Fact(NamedTuple):
-    """What aggregates count of an event."""
+    """A property of an event that aggregates count."""
 
     reads: tuple[str, ...]
     types: Mapping[str, str]
@@ -43,8 +43,8 @@ def columns_of(wanted: Iterable[str]) -> tuple[str, ...]:
 def event_facts(rows: pa.Table, rule: RevenueRule, wanted: Collection[str]) -> pa.Table:
     """One row per event, in the order of `rows`, with the columns of the wanted facts (FACTS).
 
-    platform is `unknown` if absent or blank. A user is a number, else a text, else unknown with neither. revenue is null if an
-    event has none, or if it is no number that fits; currency is null without revenue. claims_revenue: see `Money`.
+    platform is `unknown` if absent or blank. A user is a number, else a text, else unknown. revenue is null if an event has none
+    or no number that fits; currency is null without revenue. claims_revenue: see `Money`.
     """
     columns: dict[str, pa.Array] = {}
     for name, fact in FACTS.items():
@@ -62,8 +62,8 @@ def _platform(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Arra
 def _user(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Array]:
     """The user: `merged_amplitude_id`, else `amplitude_id`, else `user_id`, else `device_id`; a blank id counts as missing.
 
-    The vendor names the user that an id was merged into in `data` (Amazon S3 export, event table schema); exports of
-    warehouses have a key of their own for it. Its files of merged ids are not loaded.
+    The vendor names the merged user in `data` (Amazon S3 export, event table schema); exports of warehouses have their own key.
+    Files of merged ids are not loaded.
     """
     ids = [merged for name in USER_COLUMNS[:2] if (merged := _merged(rows[name])) is not None]
     number = pc.coalesce(*ids, rows["amplitude_id"])
@@ -118,7 +118,7 @@ def _is_in(texts: pa.Array, chosen: Collection[str]) -> Mask:
 
 
 def rows_with(texts: pa.Array, parts: Sequence[str]) -> Mask:
-    """Which texts contain one of these parts, of which there is at least one; a null contains none."""
+    """Which texts contain one of these parts (at least one); a null contains none."""
     found = pc.match_substring_regex(texts, "|".join(map(re.escape, parts)))
     return np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
@@ -142,7 +142,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass
 class Folded:
-    """Rows and controls of a slice, or of a share of its events; those of several shares add up, since no user is in two."""
+    """Rows and controls of a slice, or of a share of its events; shares add up, since no user is in two."""
 
     rows: Rows = field(default_factory=dict)
     """Values of the key columns -> values of the other columns; a decimal is in units of its last place."""
@@ -164,7 +164,7 @@ class Fold:
 
     facts: tuple[str, ...]
     function: Callable[[pa.Table], Folded]
-    """Facts of a slice, or of a share of its events with all that a user of them has -> its rows and controls."""
+    """Facts of a slice, or of a share with whole users -> its rows and controls."""
 
 
 def fold_event_counts(facts: pa.Table) -> Folded:
@@ -186,9 +186,10 @@ def fold_active_users(facts: pa.Table) -> Folded:
 
 
 def fold_daily_revenue(facts: pa.Table) -> Folded:
-    """(currency) -> revenue, purchases, paying_users. Controls: sum and count over all events with revenue, whatever its
-    currency; events whose revenue does not read, and events that repeat the revenue of others.
-    """  # noqa: D205 - columns in one sentence
+    """(currency) -> revenue, purchases, paying_users.
+
+    Controls: sum and count over all events with revenue; events with unreadable revenue, and with repeated revenue.
+    """
     paid = facts.filter(pc.is_valid(facts["revenue"]))
     currencies, names = _codes(paid["currency"])
     users, purchases = _distinct_users(currencies, len(names), paid), np.bincount(currencies, minlength=len(names))
@@ -243,7 +244,7 @@ def joined(shares: Iterable[Mapping[str, Folded]]) -> dict[str, Folded]:
 
 
 def shares_of(facts: pa.Table, shares: int) -> Longs:
-    """The share of each event, from 0: that of its user, else that of its place, so that no share gets all without a user."""
+    """The share of each event, from 0: by its user, else by its place."""
     places = np.arange(facts.num_rows) % shares
     if "user_number" not in facts.column_names:
         return places
@@ -266,13 +267,12 @@ def _count(flags: pa.ChunkedArray) -> int:
 
 
 def _codes(texts: pa.ChunkedArray) -> tuple[Longs, list[str | None]]:
-    """A number for each text, null included, and the text of each number."""
     coded = whole(texts).dictionary_encode("encode")
     return np.asarray(coded.indices, np.int64), coded.dictionary.to_pylist()
 
 
 def _users(facts: pa.Table) -> tuple[Longs, pa.Array, pa.Array]:
-    """A number for each event's user, -1 where it is unknown; and the users: numbers first, then texts."""
+    """A number for each event's user (-1: unknown), and the users: numbers first, then texts."""
     numbers, texts = (whole(facts[name]).dictionary_encode() for name in ("user_number", "user_text"))
     codes = np.asarray(numbers.indices.fill_null(-1), np.int64)
     if len(texts.dictionary):
@@ -282,7 +282,7 @@ def _users(facts: pa.Table) -> tuple[Longs, pa.Array, pa.Array]:
 
 
 def _distinct_users(groups: Longs, count: int, facts: pa.Table) -> Longs:
-    """Number of distinct users of each group; unknown users do not count."""
+    """Number of distinct known users of each group."""
     codes, numbers, texts = _users(facts)
     users = len(numbers) + len(texts)
     is_known = codes >= 0

@@ -1,4 +1,4 @@
-"""Folds of slices of refined.events as tasks make them: each slice in one task, or a large one in shares; and their files."""
+"""The tasks that fold slices of refined.events, a large one in shares, and write the results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _EXACT = Context(prec=80)
 _BATCH_ROWS = 50_000
-"""Rows of refined.events that a task reads at a time; fewer than of narrow columns, because it reads bags."""
+"""Rows that a task reads at a time; few, because it reads bags."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TableRows:
     write_order: tuple[str, ...]
 
     def value(self, name: str, units: int) -> int | Decimal:
-        """The value of a column or of a total of it; `units`: as in Folded."""
+        """The value of a column or of its total; `units`: as in Folded."""
         kind = self.types.get(name, "bigint")
         return _EXACT.scaleb(Decimal(units), -scale_of(kind)) if kind.startswith("decimal(") else units
 
@@ -79,10 +79,10 @@ def _rank(name: str | None) -> tuple[bool, bytes]:
 
 @dataclass(frozen=True)
 class WrittenSlice:
-    """The files of one slice of a table, what they hold, read from them, and what they should hold."""
+    """The files of one slice of a table, with expected and actual content."""
 
     files: tuple[str, ...] = ()
-    """As `data_files.data_file` describes them; none where the slice has no rows."""
+    """As `data_files.data_file` describes them; none without rows."""
     digest: Digest = EMPTY
     totals: Mapping[str, int | Decimal] = field(default_factory=dict)
     controls: Mapping[str, int | Decimal] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class FoldedTable:
         return replace(one, digest=Digest(held.num_rows, *sums), totals=known)
 
     def discard(self, one: WrittenSlice) -> None:
-        """Try to delete files that no snapshot will refer to. Maintenance removes those that stay."""
+        """Try to delete files that no snapshot will refer to; maintenance removes the rest."""
         for path in one.paths:
             with suppress(TidemarkError, OSError):
                 self.store.delete(path.removeprefix(f"{self.store.url}/"))
@@ -141,7 +141,7 @@ ByTable = dict[str, WrittenSlice]
 def write_slices(
     tables: Mapping[str, FoldedTable], slices: Iterable[tuple[Slice, Mapping[str, Folded]]]
 ) -> list[tuple[Slice, ByTable]]:
-    """Write what slices fold to, by table: the work of a task; raises TidemarkError where a file cannot be written or read."""
+    """Write folds of slices, by table: a task's work. Raises TidemarkError if a file cannot be written or read."""
     with ExitStack() as stack:
         writers = {
             name: stack.enter_context(DataFileWriter(table.layout, table.store)) for name, table in tables.items()
@@ -158,7 +158,7 @@ Read = Callable[[Iterable[SliceFile]], Iterator[pa.Table]]
 def read_facts(
     store: Store, fold: SliceFold, types: Mapping[str, str], files: Iterable[SliceFile]
 ) -> Iterator[pa.Table]:
-    """What a fold counts of files of refined.events; `types`: column to read -> Spark type."""
+    """The facts in files of refined.events; `types`: column to read -> Spark type."""
     for file in files:
         yield from map(fold.narrow, narrow_rows(store, file.path, types, _BATCH_ROWS))
 
@@ -166,7 +166,7 @@ def read_facts(
 def fold_slices(
     read: Read, fold: SliceFold, tables: Mapping[str, FoldedTable], slices: Sequence[Sequence[SliceFile]]
 ) -> list[tuple[Slice, int, ByTable]]:
-    """Fold slices, each from all its files, and write them: the work of a task. The slices with their numbers of rows."""
+    """Fold whole slices and write them: a task's work. Returns the slices with their numbers of rows."""
     rows: list[int] = []
 
     def folded() -> Iterator[tuple[Slice, dict[str, Folded]]]:
@@ -179,7 +179,7 @@ def fold_slices(
 
 
 def divide_facts(read: Read, shares: Mapping[Slice, range], files: Sequence[SliceFile]) -> Iterator[tuple[int, bytes]]:
-    """Number of a share -> facts of some of its events, as `as_bytes` has them; `shares`: slice -> their numbers."""
+    """Number of a share -> facts of some of its events (`as_bytes`); `shares`: slice -> their numbers."""
     for file in files:
         for facts in read([file]):
             for share, of_share in by_number(facts, shares_of(facts, len(shares[file.key]))):
@@ -189,15 +189,15 @@ def divide_facts(read: Read, shares: Mapping[Slice, range], files: Sequence[Slic
 def fold_share(
     fold: SliceFold, slices: Sequence[Slice], number: int, told: Iterable[bytes]
 ) -> tuple[Slice, int, dict[str, Folded]]:
-    """The slice of a share (`slices`: of each), its number of rows, and its fold by table: what the exchange collects."""
+    """The slice of a share, its number of rows, and its fold by table: the collect step of an exchange."""
     facts = list(map(from_bytes, told))
     return slices[number], sum(map(len, facts)), fold.of(facts)
 
 
 def fold_events(events: DataFrame, fold: SliceFold) -> dict[Slice, dict[str, Folded]]:
-    """Slice -> key of a table -> its fold, of all events of a DataFrame with the columns of refined.events, in one query.
+    """Slice -> key of a table -> its fold, by one query over rows that only Spark can read.
 
-    For rows that only Spark can read; it brings the events of a slice to one task, which holds their facts.
+    One task gets all events of a slice and holds their facts.
     """
     at = ("event_date", "project_id")
     read = events.select(*dict.fromkeys((*at, *columns_of(fold.facts))))
@@ -216,12 +216,12 @@ _NARROW = {"event_date": "date", "project_id": "string"} | {
 
 
 def narrow_events(events: DataFrame, settings: Settings) -> DataFrame:
-    """The facts of events for tables of users, one row per event: event_date, project_id, event_type, platform, user, currency
-    (string), revenue (decimal(28,6)), claims_revenue, repeats_revenue (boolean).
+    """The facts of events for tables of users, one row per event.
 
-    platform is `unknown` if absent or blank; user has a prefix for the kind of id, and is null without any; currency is null if
-    an event has no revenue. Python workers compute them, about 10 µs an event.
-    """  # noqa: D205 - columns in one sentence
+    event_date, project_id, event_type, platform, user, currency (string), revenue (decimal(28,6)), claims_revenue,
+    repeats_revenue (boolean). platform is `unknown` if absent or blank; user has a prefix for the kind of id, and is null without
+    any; currency is null without revenue. Python workers compute them, about 10 µs an event.
+    """
     read = events.select(*dict.fromkeys(("event_date", "project_id", *columns_of(FACTS))))
     schema = ", ".join(f"{name} {kind}" for name, kind in {**_NARROW, "user": "string"}.items())
     return read.mapInArrow(partial(_narrowed, RevenueRule.of(settings)), schema)

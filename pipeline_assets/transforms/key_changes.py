@@ -24,7 +24,7 @@ _AT = ("event_date", "project_id", *KEY)
 
 
 def with_event_keys(events: DataFrame) -> DataFrame:
-    """The events with the hash of their meaning as `_hash_a`, and as key where they have no id; needs both ids."""
+    """The events with the hash of their meaning as `_hash_a`, and as key if they have no id; needs both ids."""
     meaning, nothing = F.col(MEANING_HASH), F.lit(0).cast("long")
     keys = {
         "_key_a": F.when(is_nameless(), meaning).otherwise(F.col("_key_a")),
@@ -39,20 +39,17 @@ def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
 
 
 def event_contents(events: DataFrame) -> DataFrame:
-    """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b` of `with_event_keys`: one narrow row per event."""
+    """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b` of `with_event_keys`."""
     return with_event_keys(events).select(*_AT, HASH_A, HASH_B)
 
 
 def held_keys(events: DataFrame) -> DataFrame:
-    """event_date, project_id, KEY of events.
-
-    The key of an event without any id is its content, which includes its time, so no other day holds that key.
-    """
+    """event_date, project_id, KEY of events; without any id the key is the content, which no other day holds."""
     return events.select(*_AT)
 
 
 def row_contents(rows: DataFrame, key_columns: Sequence[str], content_columns: Sequence[str]) -> DataFrame:
-    """The same columns as `event_contents`, for a table whose rows are identified by columns of its own."""
+    """The columns of `event_contents`, for a table with identifying columns of its own."""
     return with_row_hashes(with_keys(rows, key_columns), content_columns).select(*_AT, HASH_A, HASH_B)
 
 
@@ -61,8 +58,8 @@ def key_changes(
 ) -> DataFrame:
     """`_AT`, change (string), is_moved (boolean): one row per key of `before` or `after` (contents of the same slices).
 
-    `before_near` and `after_near` hold event_date, project_id, `_key_a`, `_key_b` of nearby slices. An added key has moved if
-    another day at most `window_days` away held it before; a removed key has moved if such a day holds it afterwards.
+    `before_near`, `after_near`: event_date, project_id, `_key_a`, `_key_b` of nearby slices. An added key has moved if another
+    day at most `window_days` away held it before, a removed key if such a day holds it afterwards.
     """
     left = before.select(*_AT, F.struct(HASH_A, HASH_B).alias("_before"))
     right = after.select(*_AT, F.struct(HASH_A, HASH_B).alias("_after"))
@@ -109,8 +106,7 @@ def by_event_key(events: DataFrame) -> DataFrame:
 def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> DataFrame:
     """project_id, BY_ID, event_date, `_what` (string: the day, if `has_days`), `_name`: a side of a comparison with a list.
 
-    `columns` are the exporter's ids that the list has. An event is identified by its send id, else by its row id. `_id` is
-    null for rows with neither.
+    `columns`: the list's ids. Send id, else row id identifies an event; `_id` is null for rows with neither.
     """
     nothing = F.lit(None).cast("string")
     send_id = named(SEND_ID) if SEND_ID in columns else nothing
@@ -120,7 +116,7 @@ def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> Da
         "project_id",
         F.when(send_id.isNotNull(), SEND_ID).otherwise(ROW_ID).alias("_kind"),
         F.coalesce(send_id, row_id).alias("_id"),
-        # A missing sender counts as a value. The sender is no part of the key of an event identified by its row id.
+        # A missing sender counts as a value. A row id identifies an event without it.
         F.when(send_id.isNotNull(), F.concat_ws(":", *senders)).otherwise("").alias("_sender"),
         "event_date",
         (F.col("event_date").cast("string") if has_days else nothing).alias("_what"),
@@ -133,8 +129,8 @@ def presence(
 ) -> DataFrame:
     """project_id, day (null if neither side has one), state, name: one row per key of the days from `first` to `last`.
 
-    Both sides are frames of `by_event_key` or `by_ids`. Either may include days around the range; these are compared, but keys
-    outside of the range are not returned. `is_counted`: a key with more rows on one side is not SAME.
+    Both sides are frames of `by_event_key` or `by_ids`; keys outside of the range are compared, not returned.
+    `is_counted`: a key with more rows on one side is not SAME.
     """
     sides = [_of_keys(side, by, name, first, last) for side, name in ((here, "_here"), (there, "_there"))]
     joined = sides[0].join(sides[1], on=["project_id", *by], how="full_outer")
@@ -169,7 +165,6 @@ def presence(
 
 
 def _of_keys(side: DataFrame, by: Sequence[str], name: str, first: date, last: date) -> DataFrame:
-    """One row per key: its first day (within the range if possible), the set of `_what`, and row counts."""
     day_within = F.when(_within(F.col("event_date"), first, last), F.col("event_date"))
     return side.groupBy("project_id", *by).agg(
         F.coalesce(F.min(day_within), F.min("event_date")).alias(f"{name}_day"),

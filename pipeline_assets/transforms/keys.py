@@ -35,7 +35,7 @@ FIRST_HALF = dict.fromkeys(KEY[:1], "bigint")
 
 
 class KeyRows(NamedTuple):
-    """Both halves of the keys (int64, as bytes) of some rows that a slice holds in one of several states."""
+    """Both halves of keys (int64, as bytes) of rows of a slice in one of several states."""
 
     key: Slice
     first: bytes
@@ -54,7 +54,7 @@ def first_halves(_: SliceFile, tables: Iterator[pa.Table]) -> bytes:
 
 
 def halves_of(rows: pa.Table) -> Longs:
-    """The first half of each key; a row without one, which another program wrote, shares no key."""
+    """The first half of each key, without rows of another program that have none."""
     return longs(rows["_key_a"].drop_null())
 
 
@@ -88,8 +88,7 @@ def keys_by_range(
 ) -> Iterator[tuple[int, KeyRows]]:
     """Range of keys -> rows of one file: an exchange of more keys than one process should hold.
 
-    `ranges`: at most a million; keys are hashes, so ranges of equal width hold about equally many. `items`: files with their
-    states, or rows that were read before.
+    `ranges`: at most a million, of equal width, since keys are hashes. `items`: files with their states, or rows read before.
     """
     for item in items:
         if isinstance(item, KeyRows):
@@ -105,10 +104,9 @@ def keys_by_range(
 
 
 class _Held:
-    """Cells: each distinct key of each slice once, with the states in which the slice holds it; of keys that several hold."""
+    """Keys that several slices hold: each key of each slice once, with the states that hold it."""
 
     def __init__(self, rows: Iterable[KeyRows], window_days: int) -> None:
-        """`rows`: all rows of their keys in the slices and states to compare."""
         parts = list(rows)
         self.window_days = window_days
         self.slices = slices = sorted({part.key for part in parts})
@@ -119,7 +117,7 @@ class _Held:
         slice_of = np.repeat(np.asarray([number_of[part.key] for part in parts], np.int64), counts)
         states = np.repeat(np.asarray([1 << part.state for part in parts], np.int64), counts)
         first, second = np.concatenate(halves, axis=1)
-        # Most keys are held by one slice alone; those say nothing.
+        # Most keys belong to one slice alone.
         order = np.argsort(first)
         ordered, holders = first[order], slice_of[order]
         are_shared = (ordered[1:] == ordered[:-1]) & (holders[1:] != holders[:-1])
@@ -127,7 +125,6 @@ class _Held:
         first, second, slice_of, states = (column[chosen] for column in (first, second, slice_of, states))
         days = np.asarray([key.event_date.toordinal() for key in slices], np.int64)
         of_project = np.asarray([projects.index(key.project_id) for key in slices], np.int64)
-        # Keys of two projects have two numbers.
         keys = group_numbers(second, first, of_project[slice_of])
         self.cells, at, of_rows = np.unique(
             cells_of(keys, days[slice_of], window_days), return_index=True, return_inverse=True
@@ -159,8 +156,8 @@ def linked(built: Set[Slice], window_days: int, _: int, rows: Iterable[KeyRows])
     """Pairs of slices that must be published together, or events would be lost or doubled; from all rows of some keys.
 
     States: refined as published (BEFORE), the built slices (BUILT), both raw tables (RAW). A key that leaves a built slice links
-    it to the slices that are to gain the key: their raw rows hold it and their published rows do not. A key on two days
-    afterwards links a built slice to one not built.
+    it to the slices that gain it: they hold it in raw and not as published. A key on two days afterwards links a built slice to
+    one not built.
     """
     held = _Held(rows, window_days)
     are_built, before = held.are_of(built), held.are_in(BEFORE)
@@ -182,8 +179,8 @@ THEN, NOW = range(2)
 def torn(rolled_back: Set[Slice], window_days: int, _: int, rows: Iterable[KeyRows]) -> Counter[Slice]:
     """Slices beside -> their keys that a rollback of these slices alone would break; from all rows of some keys.
 
-    States: THEN and NOW, of these slices and those beside. A key is doubled if one of these slices gets it back while one beside
-    holds it now. It is lost if a slice beside held it then and only one of these holds it now.
+    States: THEN and NOW, of these slices and those beside. A key is doubled if one of these slices regains it while one beside
+    holds it now, and lost if a slice beside held it then and only one of these holds it now.
     """
     held = _Held(rows, window_days)
     are_chosen, then, now = held.are_of(rolled_back), held.are_in(THEN), held.are_in(NOW)
@@ -202,19 +199,18 @@ def torn(rolled_back: Set[Slice], window_days: int, _: int, rows: Iterable[KeyRo
 KEYS_OF = (*KEY, "_meaning_hash", *IDS)
 KEYS = pa.schema([*((name, pa.int64()) for name in KEY), ("is_added", pa.bool_())])
 Columns = tuple[Longs, Longs, Longs]
-"""Both halves of the key, and the meaning, of each row."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What identifies a row, and what it says."""
+    """The columns of a row's key and meaning."""
 
     types: Mapping[str, str]
     of: Callable[[pa.Table], Columns]
 
 
 def _event_contents(rows: pa.Table) -> Columns:
-    """Keys and meanings of events: the meaning is the key of a row without an id."""
+    """Keys and meanings of events; without an id, the meaning is the key."""
     are_named = np.logical_or(*(~are_null(named(whole(rows[name]))) for name in IDS))
     first, second, meaning = (longs(rows[name], LOWEST) for name in (*KEY, "_meaning_hash"))
     return np.where(are_named, first, meaning), np.where(are_named, second, 0), meaning
@@ -224,7 +220,7 @@ EVENT_CONTENTS = Contents({name: "string" if name in IDS else "bigint" for name 
 
 
 def named_contents(keys: Mapping[str, str], content: Mapping[str, str]) -> Contents:
-    """The same of rows that columns of their own identify; both: column -> Spark type."""
+    """The same for rows with identifying columns of their own; both: column -> Spark type."""
     return Contents({**keys, **content}, partial(_named, keys, content))
 
 
@@ -240,7 +236,7 @@ class KeyDifference:
     kept: int
     changed: int
     differing: pa.Table
-    """The keys that the slice gains or loses, with the schema KEYS."""
+    """Gained or lost keys, with the schema KEYS."""
 
     def __add__(self, other: KeyDifference) -> KeyDifference:
         """Of two sets of rows of the slice that share no key."""
@@ -249,11 +245,11 @@ class KeyDifference:
 
 
 class TwoStates(NamedTuple):
-    """One part of the work of comparing a slice: the keys of one range of several."""
+    """A part of comparing a slice: one of several ranges of keys."""
 
     key: Slice
     before: Sequence[SliceFile | bytes]
-    """Its files, or what `contents_of` told of rows that only Spark can read."""
+    """Its files, or values of `contents_of` for rows that only Spark can read."""
     after: Sequence[SliceFile | bytes]
     part: int = 0
     parts: int = 1
@@ -272,7 +268,7 @@ def joined(parts: Iterable[Columns]) -> Columns:
 
 
 def compared_states(store: Store, contents: Contents, items: Sequence[TwoStates]) -> list[tuple[Slice, KeyDifference]]:
-    """How the keys of slices change: the work of a task. Parts of a slice add up; `store`: of their table."""
+    """How the keys of slices change: a task's work. Parts of a slice add up; `store`: of their table."""
 
     def state(item: TwoStates, files: Sequence[SliceFile | bytes]) -> Columns:
         parts = (one for file in files for one in columns(file))
@@ -291,7 +287,7 @@ def compared_states(store: Store, contents: Contents, items: Sequence[TwoStates]
 
 
 def compared(before: Columns, after: Columns) -> KeyDifference:
-    """How the keys change: rows with an equal key and meaning are kept, others with an equal key are changed, pair by pair."""
+    """How the keys change: equal key and meaning are kept, other rows with an equal key are changed, pair by pair."""
     first, second, meaning = (np.concatenate(pair) for pair in zip(before, after, strict=True))
     keys = group_numbers(second, first)
     rows = group_numbers(meaning, keys)
@@ -318,7 +314,7 @@ def compared(before: Columns, after: Columns) -> KeyDifference:
 def moved(key: Slice, differing: pa.Table, held: Mapping[bool, Iterable[KeyRows]], window_days: int) -> dict[bool, int]:
     """How many added (True) and removed (False) keys of a slice another day within the window gave or got.
 
-    `differing`: of the schema KEYS; `held`: True -> keys that were held before, False -> keys that are held afterwards.
+    `differing`: of the schema KEYS; `held`: True -> keys held before, False -> keys held afterwards.
     """
     counts = {}
     for is_added, of_side in held.items():

@@ -1,4 +1,4 @@
-"""Objects of landing as tasks read them at the listed version: hashed, decompressed or refused whole, and what reading yields."""
+"""Reads objects of landing in tasks: hashes, decompresses or refuses them at the listed version."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ _REFUSED_TYPES = {
     "sample": "binary",
 }
 ROWS, REFUSED = arrow_schema(_ROW_TYPES), arrow_schema(_REFUSED_TYPES)
-"""Columns of a good line: those of a raw table without hashes. Columns of a refused line or object: those of raw.quarantine
-without `is_batch_accepted`; line_number is null for a whole object."""
+"""Raw's columns without hashes; raw.quarantine's without `is_batch_accepted` (line_number is null for a whole object)."""
 SUMMARY_COUNTS = (
     "lines",
     "rows",
@@ -60,21 +59,20 @@ SUMMARY_COUNTS = (
     "lenient_conversions",
     "extra_key_rows",
 )
-"""Fields of an object's summary that add up over its parts."""
+"""Fields of a summary that add up over parts."""
 
 Summary: TypeAlias = dict[str, Any]
-"""What reading found of an object, or of a part of it: object_key, size_bytes, sha256, SUMMARY_COUNTS, error, error_detail,
-line_reasons.
+"""The result of reading an object or a part: object_key, size_bytes, sha256, SUMMARY_COUNTS, error, error_detail, line_reasons.
 
-size_bytes is the listed size; sha256 is of the stored bytes (None if they were not read). lines = rows + quarantined + blank.
-All are 0 if `error` is a QuarantineReason that refuses the object, MOVED or NOT_READABLE. replaced_surrogates and
-lenient_conversions are sums over ParsedLine; extra_key_rows counts rows with `_extra`. line_reasons is JSON text of
-`DeliveryRecord.line_reasons`, or None if there are none.
+size_bytes is the listed size; sha256 is of the stored bytes (None if unread). lines = rows + quarantined + blank. All are 0
+if `error` is a QuarantineReason that refuses the object, MOVED or NOT_READABLE. replaced_surrogates and lenient_conversions
+are sums over ParsedLine; extra_key_rows counts rows with `_extra`. line_reasons: JSON text of
+`DeliveryRecord.line_reasons`, or None.
 """
 
 
 class Found(NamedTuple):
-    """One of three kinds of what reading yields."""
+    """One result of reading, of one of three kinds."""
 
     rows: pa.RecordBatch | None = None
     refused: pa.RecordBatch | None = None
@@ -82,7 +80,7 @@ class Found(NamedTuple):
 
 
 def begun_summary(delivery: Delivery) -> Summary:
-    """The summary of an object of which nothing has been read."""
+    """The summary of an unread object."""
     return {
         "object_key": delivery.key,
         "size_bytes": delivery.size_bytes,
@@ -92,7 +90,7 @@ def begun_summary(delivery: Delivery) -> Summary:
 
 
 def rows_of(delivery: Delivery, columns: Mapping[str, Any], count: int) -> Found:
-    """`count` good lines: `columns` vary from line to line, the names of the object do unless they are among them."""
+    """`count` good lines; `columns` vary from line to line, other values are the object's."""
     names = {
         "project_id": delivery.batch.project_id,
         "_arrival_date": delivery.batch.arrival_date,
@@ -139,7 +137,7 @@ def batch_of(schema: pa.Schema, constants: Mapping[str, Any], columns: Mapping[s
 
 
 _OBJECT_COST_BYTES = 64 * 1024
-"""The cost of a request, in bytes read: thousands of empty hours are work too."""
+"""The cost of a request, in bytes read, so that thousands of empty hours count."""
 
 
 class Share(NamedTuple):
@@ -156,15 +154,15 @@ class Share(NamedTuple):
 
     @property
     def order(self) -> tuple[str, date, str, int]:
-        """Its place within a task."""
+        """Sort key within a task."""
         batch = self.delivery.batch
         return batch.project_id, batch.arrival_date, self.delivery.key, self.part
 
 
 def shares(deliveries: Sequence[Delivery], parallelism: int, *, is_divided: bool = False) -> list[list[Share]]:
-    """The shares of each task, so that every task reads about as many bytes, those of a project and arrival day together.
+    """The shares of each task: about equal bytes, those of a project and arrival day together.
 
-    With `is_divided`, an object that far exceeds an even share of the work is read in parts.
+    With `is_divided`, an object that far exceeds an even share is read in parts.
     """
     total = sum(delivery.size_bytes + _OBJECT_COST_BYTES for delivery in deliveries)
     listed = [
@@ -197,7 +195,7 @@ _LOOKS = (
 
 
 def open_export(stored: IO[bytes], max_bytes: int, max_line_bytes: int) -> IO[bytes]:
-    """The decompressed object, which the caller closes; raises BadObjectError where it is unreadable, no export, or cut."""
+    """The decompressed object, which the caller closes; raises BadObjectError if it is unreadable, no export, or cut."""
     text = decompress(stored, max_bytes)
     try:
         if (look := _foreign_look(text, max_line_bytes)) is not None:
@@ -211,7 +209,7 @@ def open_export(stored: IO[bytes], max_bytes: int, max_line_bytes: int) -> IO[by
 
 
 def _foreign_look(text: IO[bytes], max_line_bytes: int) -> str | None:
-    """What an object looks like without any line of the vendor, else None; one suffices, and the first of a good object is."""
+    """A description of an object without any line of the vendor; None once one is found."""
     head, first, lines = text.read(_HEAD_BYTES), None, 0
     if (archive := _begins(head, _ARCHIVES)) is not None:
         return archive  # which may hold whole lines of the vendor
@@ -221,7 +219,7 @@ def _foreign_look(text: IO[bytes], max_line_bytes: int) -> str | None:
             lines += not line.is_blank
             if first is None and not line.is_blank:
                 first = line
-                # Written one event a line, the last one of an array would pass for a line of the vendor.
+                # Event by event, the last one of an array would pass for a line of the vendor.
                 if line.text.lstrip().startswith(b"[") and not _is_json(line.text):
                     return "a JSON array over several lines"
             keys = None if line.left_out else EXPORT_FORMAT.line_keys(line.text)
@@ -232,7 +230,7 @@ def _foreign_look(text: IO[bytes], max_line_bytes: int) -> str | None:
 
 
 def _began_as_event(line: Line) -> bool:
-    """Whether a line that is no JSON began as an event of the vendor: one such line may be all that a quiet hour had."""
+    """Whether invalid JSON began as an event of the vendor; a quiet hour may have only one line."""
     named = sum(b'"%b"' % key.encode() in line.text for key in EXPORT_FORMAT.own_keys)
     is_like_one = line.text.lstrip().startswith(b"{") and named >= EXPORT_FORMAT.least_own_keys
     return is_like_one and (line.left_out > 0 or EXPORT_FORMAT.line_keys(line.text) is None)
@@ -257,7 +255,7 @@ def _look_of(line: Line) -> str:
 
 
 def _require_end(text: IO[bytes], max_line_bytes: int) -> None:
-    """An export ends in a line break, or at least in whole JSON; a text that was cut before it was compressed does not."""
+    """An export ends in a line break or whole JSON; a text cut before compression does not."""
     size = text.seek(0, io.SEEK_END)
     for step in (_STEP_BYTES, max_line_bytes + 1):
         text.seek(max(0, size - step))
@@ -294,7 +292,7 @@ class ObjectReader(Protocol):
 
 
 def hashed_objects(reader: ObjectReader, group: Sequence[Share]) -> dict[str, str]:
-    """Object key -> sha256 of the stored bytes: the work of a task; raises LandingUnavailableError.
+    """Object key -> sha256 of the stored bytes: a task's work. Raises LandingUnavailableError.
 
     Objects that moved, or to which landing denies access, are left out.
     """
@@ -312,14 +310,14 @@ def hashed_objects(reader: ObjectReader, group: Sequence[Share]) -> dict[str, st
 def export_text(
     reader: ObjectReader, delivery: Delivery, summary: Summary, max_object_bytes: int, max_line_bytes: int
 ) -> Generator[Found, None, IO[bytes] | None]:
-    """Return the decompressed object, which the caller closes; None after yielding the records of an object not parsed.
+    """The decompressed object, which the caller closes; None after yielding the records of an object not parsed.
 
-    Raises TooLargeHereError where it inflates to more than the driving process should hold.
+    Raises TooLargeHereError if it inflates beyond the driving process's limit.
     """
     size, sample = delivery.size_bytes, b""
     try:
         if size > max_object_bytes:
-            # An object that is too large as stored is refused without a download.
+            # Refused without a download.
             detail = f"{size} bytes as listed, at most {max_object_bytes} when decompressed; not read"
             raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
         with reader.open(delivery.key, delivery.etag) as stored:
@@ -339,7 +337,6 @@ def export_text(
 
 
 def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
-    """sha256, size and first bytes of an object; afterwards the object is rewound to its start."""
     digest, size, sample = hashlib.sha256(), 0, b""
     while part := stored.read(_READ_BYTES):
         digest.update(part)

@@ -1,4 +1,4 @@
-"""Objects to good lines, refused lines and one summary per object, in one pass over Arrow batches."""
+"""Parses objects to good lines, refused lines and one summary per object, in one pass over Arrow batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_BYTES = 4 * 1024**2
 
 
 class SmallObject(NamedTuple):
-    """An object whose lines fit in one block, held until more objects of its arrival day have been read."""
+    """An object of one block, held to be parsed with others of its arrival day."""
 
     delivery: Delivery
     summary: Summary
@@ -70,9 +70,9 @@ def names_of_lines(objects: Sequence[SmallObject]) -> dict[str, pa.Array]:
 _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
 _ODD_LINES = 100
-"""A block of at most this many lines is parsed line by line if any line is odd, so one bad line slows down few others."""
+"""Up to so many lines are parsed one by one if any is odd."""
 _BATCH_BYTES = 2 * 1024**2
-"""Of lines: what one step makes is still in the processor's caches when the next one reads it."""
+"""Of lines: the results of one step stay in the processor's caches for the next."""
 _PART_BYTES = 1024**2
 _SMALL_BYTES = 64 * 1024
 """Stored size up to which an object is parsed together with others."""
@@ -86,14 +86,13 @@ class ObjectWork:
     max_object_bytes: int
     max_line_bytes: int
     only_refused: bool = False
-    """Whether the rows of good lines are left out."""
+    """Leave out the rows of good lines."""
 
     def read(self, shares: Iterable[Share]) -> Iterator[Found]:
         """Yield good lines, refused lines and summaries; a summary follows the lines of its object.
 
-        An object yields a summary without rows if it moved (error `moved`) or if landing denies access to it (`not_readable`).
-        If landing is unavailable, the task fails. Consecutive small objects are parsed together, because an Arrow call costs as
-        much for ten lines as for thousands.
+        A summary has no rows if the object moved (error `moved`) or landing denies access (`not_readable`); if landing is
+        unavailable, the task fails. Consecutive small objects are parsed together, because Arrow calls have a fixed cost.
         """
         held: list[SmallObject] = []
         lines = size = 0
@@ -120,7 +119,7 @@ class ObjectWork:
             yield from self._together(held)
 
     def _together(self, objects: Sequence[SmallObject]) -> Iterator[Found]:
-        """Parse the lines of objects of one arrival day together; objects with odd lines are split off and parsed alone."""
+        """Parse objects of one arrival day together; those with odd lines are split off and parsed alone."""
         first = objects[0].delivery
         known = (first.batch.project_id, first.batch.arrival_date, self.max_line_bytes)
         columns = EXPORT_FORMAT.block_parser(*known)
@@ -144,13 +143,13 @@ class ObjectWork:
         yield Found(summaries=[small.summary for small in objects])
 
     def _lines(self, text: IO[bytes], share: Share, summary: Summary) -> Iterator[Found]:
-        """Parse the blocks that begin within one part of the text; every part cuts the text into the same blocks."""
+        """Parse the blocks that begin within one part of the text; all parts cut the same blocks."""
         size = text.seek(0, io.SEEK_END)
         text.seek(0)
         batch, part, parts = share.delivery.batch, share.part, share.parts
         known = (batch.project_id, batch.arrival_date, self.max_line_bytes)
         columns, parser = EXPORT_FORMAT.block_parser(*known), EXPORT_FORMAT.line_parser(*known)
-        # With several blocks for each part, the parts are about equal.
+        # Several blocks for each part make the parts about equal.
         most = _BATCH_BYTES if parts == 1 else min(_BATCH_BYTES, max(_PART_BYTES, size // (4 * parts)))
         for block in blocks(text, _BATCH_ROWS, most, self.max_line_bytes):
             if block.first_offset * parts // max(1, size) == part:
@@ -159,7 +158,7 @@ class ObjectWork:
     def _block(
         self, block: Block, delivery: Delivery, summary: Summary, columns: BlockParser, parser: LineParser
     ) -> Iterator[Found]:
-        """Parse a block at once if no line is odd; otherwise halve it until few lines remain around the odd ones."""
+        """Parse a block at once if no line is odd; else halve it until few lines remain around the odd ones."""
         count = block.count
         if block.is_blank:
             # Counted at once: a small object may decompress to a billion blank lines.
@@ -221,7 +220,7 @@ class ObjectWork:
 
 
 def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Sequence[SmallObject]]:
-    """Split objects: each with a line that is not plain alone, the others together; in halves if all are plain."""
+    """Each object with an odd line alone, the others together; in halves if all are plain."""
     plain = [small for small in objects if columns.is_plain(small.block.lines)]
     if 0 < len(plain) < len(objects):
         are_plain = set(map(id, plain))

@@ -1,4 +1,4 @@
-"""The task that writes files of refined from files of raw; for a slice already in refined it writes only the difference."""
+"""The task that writes files of refined from files of raw; for a slice already in refined, only the difference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pipeline_assets.transforms.file_rows import (
 from pipeline_assets.transforms.keys import EVENT_CONTENTS, KEYS_OF, Columns, KeyDifference, compared, joined
 
 NAMES = ("_object_key", "_line_number", "_hash_a")
-"""Columns that identify a row of one source and its content; half of the hash (64 bits) suffices for the content."""
+"""Identify a row of one source and its content (half of the hash, 64 bits, suffices)."""
 _SEPARATOR = "\x00"
 _LINE_BITS = 32
 
@@ -38,13 +38,12 @@ class RowNumbers:
     """Assigns numbers to rows: the same line of the same object of the same source gets the same number."""
 
     def __init__(self) -> None:
-        """Start without known objects."""
         self._objects: dict[str, int] = {}
 
     def of(self, sources: pa.Array | pa.Scalar, rows: pa.Table) -> Longs:
-        """A number for each row (with NAMES); `sources` holds one source per row, or one for all rows."""
+        """A number for each row (with NAMES); `sources`: one per row, or one for all."""
         joined = pc.binary_join_element_wise(sources, whole(rows["_object_key"]), _SEPARATOR)
-        # Only rows written by another program lack an object. They share a number, so HeldRows finds them not distinct.
+        # Only rows of another program lack an object. They share a number, so HeldRows finds them not distinct.
         names = pc.fill_null(joined, "").dictionary_encode()
         codes = [self._objects.setdefault(name, len(self._objects)) for name in names.dictionary.to_pylist()]
         at = np.asarray(codes, dtype=np.int64)[names.indices.to_numpy(zero_copy_only=False)]
@@ -52,10 +51,9 @@ class RowNumbers:
 
 
 class HeldRows:
-    """The rows that a slice holds, and which of them it keeps.
+    """The rows that a slice holds, and which of them it keeps: rows of raw that win, or equal ones.
 
-    A held row that names a row of raw stays if that row wins, or one that is equal to it: `meet` is told all rows of raw, then
-    `lacks` the winners among them that `meet` did not find.
+    Call `meet` with all rows of raw, then `lacks` with the winners that `meet` did not find.
     """
 
     def __init__(self, numbers: Longs, hashes: Longs) -> None:
@@ -70,7 +68,7 @@ class HeldRows:
         return bool((self._numbers[1:] != self._numbers[:-1]).all())
 
     def meet(self, numbers: Longs, hashes: Longs, is_winner: Mask) -> Mask:
-        """A mask of the rows that win and that the slice does not hold under their own names."""
+        """A mask of the winning rows that the slice does not hold under their own names."""
         if not len(self._numbers):
             return is_winner
         at = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
@@ -80,9 +78,9 @@ class HeldRows:
         return is_winner & ~is_held
 
     def lacks(self, hashes: Longs) -> Mask:
-        """A mask of the winners that have to be written, given `_hash_a` of those that `meet` did not find.
+        """A mask of the winners to write, by `_hash_a` of those that `meet` did not find.
 
-        None has to where the rows that go are equal to those that would come: nothing is published for lineage alone.
+        None if they equal the rows that go: nothing is published for lineage alone.
         """
         others = np.flatnonzero(self._is_in_raw & ~self._is_wanted)
         held, first = np.unique(self._hashes[others], return_index=True)
@@ -95,36 +93,36 @@ class HeldRows:
 
     @property
     def is_wanted(self) -> Mask:
-        """A mask of the held rows that stay, in the order given to the constructor."""
+        """A mask of the held rows that stay, in the constructor's order."""
         found = np.empty_like(self._is_wanted)
         found[self._order] = self._is_wanted
         return found
 
 
 RECEIVED = EXPORT_FORMAT.received_column
-"""The column with the time that decides on which day a row arrives. Refined holds it too, unlike `_arrival_date`."""
+"""The time that decides a row's arrival day. Refined holds it too, unlike `_arrival_date`."""
 _DAY = 24 * 60 * 60 * 1_000_000
 _LEAST_ROWS = 10_000
-"""A file of fewer rows costs more to open, again and again, than its rows cost to copy."""
+"""Opening a smaller file repeatedly costs more than copying its rows."""
 _MOST_SHARES = 8
-"""A whole slice becomes at most so many files and one more, however many days its rows arrived on."""
+"""Most files of a whole slice, less one, however many days its rows arrived on."""
 _BATCH_ROWS = 10_000
 """Few, because a row with all its columns may be long."""
 _SAMPLED_ROWS = 200
 _MOST_TOLD_KEYS = 200_000
-"""Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
+"""Most gained, and most lost, keys of a slice that a task reports to the driver."""
 
 
 @dataclass(frozen=True)
 class ArrivalParts:
-    """Consecutive arrival days, each part in files of its own: usually the day that brought most rows, and all days after it."""
+    """Consecutive arrival days with files of their own: usually the day with most rows, and all later days."""
 
     ends: Longs
     """The last day of each part but the last one, since 1970; a row without a time is of day 0."""
 
     @staticmethod
     def of(rows: int, narrow: Iterable[pa.Table]) -> ArrivalParts:
-        """Parts for so many rows; `narrow`: the rows with RECEIVED, which are not read where they are few.
+        """Parts for so many rows; `narrow`: the rows with RECEIVED, read only if they are many.
 
         A part ends with the day that gives it an eighth of the rows, and at least _LEAST_ROWS.
         """
@@ -141,7 +139,7 @@ class ArrivalParts:
         return ArrivalParts(np.asarray(ends, dtype=np.int64))
 
     def divide(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """The rows (with RECEIVED) of each part that has some, with its number."""
+        """Number of a part -> its rows (with RECEIVED), if any."""
         at = np.searchsorted(self.ends, _days(rows))
         return by_number(rows, at)
 
@@ -156,17 +154,17 @@ class Input(NamedTuple):
     table: str
     paths: Sequence[str]
     losers: bytes | None = None
-    """Rows to leave out, as `as_bytes` of `_object_key` (string) and `_line_number` (int); None: all rows stay."""
+    """Rows to leave out: `as_bytes` of `_object_key` (string) and `_line_number` (int); None without any."""
 
 
 class SliceWork(NamedTuple):
-    """What a task does for one slice of refined."""
+    """A task's work for one slice of refined."""
 
     key: Slice
     inputs: Sequence[Input]
     rows: int
     held: Sequence[str] = ()
-    """Files in refined, if the slice is written as a difference."""
+    """Its files in refined, if the slice is written as a difference."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +172,13 @@ class Refined:
     """The result of a task, or of all."""
 
     files: list[str] = field(default_factory=list)
-    """Written files, as `data_file` (data_files.py) describes them."""
+    """As `data_file` (data_files.py) describes them."""
     wrong: dict[Slice, str] = field(default_factory=dict)
     """Slices with a row whose hash does not match -> the row."""
     gone: dict[Slice, Sequence[str]] = field(default_factory=dict)
     """Slices written as a difference -> their files to replace, relative to the table's location."""
     keys: dict[Slice, KeyDifference] = field(default_factory=dict)
-    """How the keys of these slices change; slices with very many differing keys are left out."""
+    """How the keys of these slices change, unless very many differ."""
     tasks: list[int] = field(default_factory=list)
     """For each task, the rows that it wrote and their bytes in memory."""
 
@@ -196,7 +194,7 @@ class Refining:
     target: Store
 
     def __call__(self, part: Sequence[SliceWork]) -> Refined:
-        """Raises the TidemarkError of what the task reads and writes."""
+        """Raises TidemarkError for failures to read or write."""
         refined = Refined()
         with DataFileWriter(self.layout, self.target) as writer:
             for work in part:
@@ -229,7 +227,6 @@ class Refining:
         ends = np.cumsum(counts)
         stays = zip(files, np.split(held.is_wanted, ends[:-1]), strict=True)
         replaced = [(file, is_wanted) for file, is_wanted in stays if not is_wanted.all()]
-        # Of other files of raw, only narrow columns are read.
         opened = [(file, is_chosen) for file, is_chosen in (*new, *replaced) if is_chosen.any()]
         parts = self._parts(sum(int(is_chosen.sum()) for _, is_chosen in opened), opened)
         added, gone = _Keys(), _Keys()
@@ -272,7 +269,7 @@ class Refining:
         return HeldRows(np.concatenate(found), np.concatenate(hashes)), counts
 
     def _new(self, numbers: RowNumbers, held: HeldRows, work: SliceWork) -> list[tuple[_File, Mask]]:
-        """The raw files of a slice, each with a mask of the rows that refined should hold but does not."""
+        """The raw files of a slice, each with a mask of the rows that refined lacks."""
         inputs, counts = list(self._inputs(work)), []
         masks, hashes = [_NONE.astype(np.bool_)], [_NONE]
         for file, is_lost in inputs:
@@ -287,10 +284,10 @@ class Refining:
         return list(zip((file for file, _ in inputs), np.split(is_new, np.cumsum(counts)), strict=False))
 
     def _rows(self, file: _File, key: Slice, refined: Refined, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
-        # For a raw file, the table that it belongs to determines the source.
+        # A raw file's table determines the source.
         wanted = [name for name in self.layout.field_ids if name != "_source" or file.source is None]
         for rows in rows_of(file.store, file.path, wanted, _BATCH_ROWS, is_chosen):
-            # A column that was added to raw after this file was written is null.
+            # A column added to raw after this file is null.
             placed = with_columns(rows, self.layout.types)
             if file.source is not None:
                 sources = pa.repeat(pa.scalar(file.source), rows.num_rows)
@@ -300,7 +297,7 @@ class Refining:
             yield placed
 
     def _wrong(self, rows: pa.Table) -> str | None:
-        """A description of a sampled row whose hash does not match its content; None if all match."""
+        """A sampled row whose hash does not match its content; None if all match."""
         start = int.from_bytes(os.urandom(4)) % max(1, rows.num_rows - _SAMPLED_ROWS + 1)
         sample = rows.slice(start, _SAMPLED_ROWS)
         if not sample.num_rows:
@@ -318,16 +315,12 @@ _NONE: Longs = np.zeros(0, dtype=np.int64)
 
 
 class _File(NamedTuple):
-    """A raw file, or a refined file if `source` is None."""
-
     store: Store
     path: str
     source: str | None
 
 
 class _Losers:
-    """The losing rows of one slice and source, which are left out."""
-
     def __init__(self, told: bytes | None) -> None:
         self._keys: pa.Array | None = None
         if told is not None:
@@ -348,7 +341,7 @@ def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> Longs
 
 
 class _Keys:
-    """Keys of rows, collected until they are known to be too many to be told."""
+    """Keys of rows, collected until they exceed the report's limit."""
 
     def __init__(self) -> None:
         self.columns: list[Columns] = []
@@ -371,11 +364,11 @@ _FILE_COST_BYTES = 256 * 1024
 _NARROW = 0.15
 """The cost of comparing a byte, as a share of the cost of writing it."""
 _SPLIT_BYTES = 16 * 1024**2
-"""A smaller slice is not divided among tasks, because each would write a small file."""
+"""Smaller slices are not divided among tasks, because each would write a small file."""
 
 
 def rows_to_files(layout: FileLayout, target: Store, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Files (one column, string) of a table from rows with its columns, sorted by slice: a function of `mapInArrow`."""
+    """Writes rows with the table's columns, sorted by slice; returns files (one column, string): a function of `mapInArrow`."""
     files: list[str] = []
     with DataFileWriter(layout, target) as writer:
         for rows in batches:
@@ -386,16 +379,16 @@ def rows_to_files(layout: FileLayout, target: Store, batches: Iterable[pa.Record
 
 
 Losers = Mapping[tuple[Slice, str], pa.Table]
-"""Slice and source -> `_object_key` (string, or a dictionary of them) and `_line_number` (int) of the rows to leave out."""
+"""Slice and source -> `_object_key` (string, or a dictionary) and `_line_number` (int) of the rows to leave out."""
 
 
 def work_of(
     parts: Sequence[Sequence[SliceFile]], losers: Losers, held: Mapping[Slice, Sequence[SliceFile]]
 ) -> list[list[SliceWork]]:
-    """What each task is to do, of which each part (`file_parts`) is the raw files.
+    """The work of each task; each part (`file_parts`) is its raw files.
 
-    `losers`: with the key of the raw table instead of the source. `held`: slices to write as a difference -> their files in
-    refined; files whose rows all stay are not rewritten. Any other slice gets a file from each task that reads it.
+    `losers`: by key of the raw table instead of source. `held`: slices to write as a difference -> their files in refined. Any
+    other slice gets a file from each task that reads it.
     """
     told = {at: as_bytes(rows) for at, rows in losers.items()}
     work: list[list[SliceWork]] = []
@@ -425,14 +418,14 @@ def together(results: Iterable[Refined]) -> Refined:
 
 
 def weight_of(file: SliceFile, compared: Collection[Slice]) -> float:
-    """The weight of a file: a fixed cost to open it plus its bytes, which count less if its slice is only compared."""
+    """The weight of a file: a fixed cost plus its bytes, which count less if its slice is only compared."""
     return file.size_bytes * (_NARROW if file.key in compared else 1) + _FILE_COST_BYTES
 
 
 def file_parts(files: Sequence[SliceFile], parallelism: int, compared: Collection[Slice] = ()) -> list[list[SliceFile]]:
     """Divide files into parts of about equal weight, one for each task.
 
-    The files of a slice stay in one part, unless the slice is large, is not in `compared` and exceeds a task's share.
+    The files of a slice stay together, unless it is large, is not in `compared` and exceeds a task's share.
     """
     ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.table, file.path))
     slices = [list(group) for _, group in groupby(ordered, lambda file: file.key)]

@@ -34,7 +34,7 @@ from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.keys import FIRST_HALF, KeyRows, halves_of, occurring_twice
 
 LINEAGE = "p1"
-"""Version of the lineage, at the begin of its text: texts of different versions cannot be compared."""
+"""Version of the lineage, at the start of its text; other versions are not comparable."""
 _LINEAGE_MASK = (1 << 64) - 1
 _Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 _GREATEST = np.array(GREATEST_SECONDS)
@@ -45,11 +45,11 @@ _DAY_MICROS = 86_400_000_000
 
 @dataclass(frozen=True)
 class ArrivedRows:
-    """Sums over rows of one event day that arrived on one day; they add up in any order."""
+    """Sums over rows of one event day that arrived on one day; additive."""
 
     digest: Digest = EMPTY
     places: tuple[int, int] = (0, 0)
-    """Sums of both halves of a hash of each row's content, object and line; they wrap at 64 bits."""
+    """Sums of both halves of a hash of each row's content, object and line, modulo 2**64."""
     lateness: LatenessSketch = field(default_factory=LatenessSketch)
 
     @property
@@ -72,7 +72,7 @@ class SummingRaw:
     """Sums the rows of a file of raw: a `RowsOf`."""
 
     checked: EventHashes | None = None
-    """Computes every hash again from its row; None takes the stored ones."""
+    """Recomputes every hash from its row; None takes the stored ones."""
 
     @property
     def types(self) -> dict[str, str]:
@@ -105,10 +105,10 @@ class SummingRaw:
 
 
 def _place_hashes(objects: pa.Array, lines: Longs, first: Longs, second: Longs) -> tuple[_Hashes, _Hashes]:
-    """Both halves (uint64) of a hash of each row's object key, line, and both halves of its content's hash.
+    """Both halves (uint64) of a hash of each row's object key, line, and content hash.
 
-    Keys and contents enter by halves of SHA-256. Two mixing steps per half keep rows apart that swap object or line, at a
-    twentieth of another SHA-256 per row: two sets of rows share the sums by accident only, with a chance of 2**-128.
+    Two mixing steps per half separate rows with swapped objects or lines, at a twentieth of the cost of SHA-256. Two sets of
+    rows share the sums with a chance of 2**-128.
     """
     names = objects.dictionary_encode(null_encoding="encode")
     known = b"".join(
@@ -129,7 +129,6 @@ def _mixed(values: _Hashes) -> _Hashes:
 
 
 def _sketch_of(seconds: Longs, are_unknown: Mask) -> LatenessSketch:
-    """The sketch of these latenesses, in the bins of `domain.lateness.bin_of`."""
     known = seconds[~are_unknown]
     if not len(known):
         return LatenessSketch(unknown=len(seconds))
@@ -175,7 +174,7 @@ def objects_together(parts: Iterable[Objects]) -> Objects:
 
 @dataclass(frozen=True)
 class RefinedSums:
-    """Sums over rows of one slice; they add up in any order."""
+    """Sums over rows of one slice; additive."""
 
     digest: Digest = EMPTY
     false_hashes: int = 0
@@ -185,7 +184,7 @@ class RefinedSums:
     late_rows: int = 0
     """Rows received after the event's day."""
     received: int | None = None
-    """The latest time, in microseconds since 1970; None where no row has one."""
+    """The latest time, in microseconds since 1970; None without any."""
     happened: int | None = None
 
     def __add__(self, other: RefinedSums) -> RefinedSums:
@@ -204,12 +203,12 @@ class RefinedSums:
 
 
 class RefinedFile(NamedTuple):
-    """What one file holds."""
+    """The content of one file."""
 
     key: Slice
     sums: RefinedSums
     keys: bytes
-    """The first half of each row's key (int64); empty unless asked for."""
+    """The first half of each row's key (int64); empty unless requested."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +254,7 @@ class Twice(NamedTuple):
     """Rows of a slice that share their key with another row."""
 
     keys_twice: int = 0
-    """With one at most the dedupe window away."""
+    """Of these, rows that share it at most the dedupe window away."""
     keys_twice_a_day: int = 0
 
 

@@ -25,7 +25,7 @@ from pipeline_assets.transforms.digests import digest_aggregates, digest_of, wit
 from pipeline_assets.transforms.object_text import MOVED, ObjectReader, batch_of
 
 BAD = "bad"
-"""`problem` of an object that is not valid as a whole; `detail` says why."""
+"""`problem` of an object that is invalid as a whole; `detail` says why."""
 BLOCK_ITEMS, BLOCK_CHARACTERS = 10_000, 4 * 1024**2
 """Most items and characters that are converted to rows at once."""
 _LINE = "_line_number"
@@ -47,10 +47,7 @@ class ObjectKind:
 
     fields: Mapping[str, str]
     read: Callable[[IO[bytes], SnapshotPart, int, date], Iterator[Any]]
-    """An open object, its format, the most bytes of a line, its day -> its items; raises BadSnapshotError.
-
-    An item has `fields` as attributes, and also `line` and `is_trimmed`.
-    """
+    """(open object, format, most bytes of a line, day) -> items with `fields`, `line`, `is_trimmed`; raises BadSnapshotError."""
 
 
 def _of_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, _day: date) -> Iterator[SnapshotItem]:
@@ -79,8 +76,8 @@ def read_objects(
 ) -> DataFrame:
     """The rows of each day's object, and one summary row per object (with a null id): rows, trimmed, problem, detail.
 
-    problem is null for a valid object; otherwise it is BAD, MOVED or NOT_READABLE, and the object has no rows. trimmed counts
-    the rows whose id or status had white space around it, which is removed.
+    problem is null for a valid object, else BAD, MOVED or NOT_READABLE, without rows. trimmed counts rows whose id or status had
+    white space around it, which is removed.
     """
     work = SnapshotWork(reader, kind, settings.max_snapshot_bytes, settings.max_line_bytes)
     objects = pa.Table.from_pylist(
@@ -99,7 +96,7 @@ def read_objects(
 class SnapshotWork:
     """Reads objects in Spark's Python workers, one at a time, with one block of items in memory.
 
-    An object is known to be valid only after all of it was read, so its items are kept in a spool file until then.
+    Items are kept in a spool file until the whole object proves valid.
     """
 
     reader: ObjectReader
@@ -152,7 +149,7 @@ class SnapshotWork:
         return {"rows": rows, "trimmed": trimmed, "problem": None, "detail": None}
 
     def _blocks(self, place: Mapping[str, Any]) -> Iterator[list[Any]]:
-        # The listed size can be trusted, because only the listed version of an object is ever read.
+        # Only the listed version of an object is ever read.
         if place["size_bytes"] > self.max_bytes:
             reason = f"has {place['size_bytes']:,} bytes, and TIDEMARK_MAX_SNAPSHOT_BYTES allows {self.max_bytes:,}"
             raise BadSnapshotError(0, reason)
@@ -191,8 +188,8 @@ def _problem(problem: str, detail: str) -> dict[str, Any]:
 def intervals_of(snapshots: DataFrame) -> DataFrame:
     """validity_month, id, status, active_start_date, active_end_date: one row per run of days with the same status.
 
-    Expects snapshot_date, id, status. An interval ends before a day without a snapshot, before a day whose snapshot lacks the
-    id, and at the end of a month. It covers only days with a snapshot.
+    Expects snapshot_date, id, status. An interval ends before a day without a snapshot or whose snapshot lacks the id, and at
+    the end of a month.
     """
     days = snapshots.select("snapshot_date", "id", "status", F.trunc("snapshot_date", "month").alias("validity_month"))
     by_id = Window.partitionBy("validity_month", "id").orderBy("snapshot_date")
@@ -223,9 +220,9 @@ def intervals_by_month(intervals: DataFrame, first: date) -> DataFrame:
 
 
 def digests_by_day(intervals: DataFrame, last: date) -> dict[date, Digest]:
-    """Day -> digest of the items (id, status, attributes) whose intervals cover it, from the first interval's start to `last`.
+    """Day -> digest of the items (id, status, attributes) on it, from the first interval's start to `last`.
 
-    Digests are additive, so Spark aggregates only the days on which intervals begin or end.
+    Digests are additive, so Spark aggregates only days on which intervals begin or end.
     """
     ends = F.date_add("active_end_date", 1)
     hashed = with_row_hashes(intervals, ["id", "status", "attributes"]).withColumn(

@@ -1,4 +1,4 @@
-"""Objects to data files, written by the tasks that read the objects: rows to files of raw, refused lines to raw.quarantine."""
+"""Writes objects to data files in the tasks that read them: rows to raw, refused lines to raw.quarantine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipeline_assets.transforms.parse import ObjectWork
 _HELD_BYTES = 32 * 1024**2
 """Held rows are sorted and spilled at this size; sorting needs the same amount again."""
 _PART_BYTES = 1024**2
-"""How much of a spilled run is read back at a time."""
+"""Bytes of a spilled run that are read back at a time."""
 _OUT_BYTES = 8 * 1024**2
 _OUT_ROWS = 10_000
 _MANY_ROWS = 1000
@@ -43,13 +43,11 @@ class _Part(NamedTuple):
 class DayClusters:
     """Groups the rows of one task by (project_id, event_date), so that the writer needs one open file for any number of days.
 
-    Most rows that arrive on a day are of one event day. They are not held back: the first day with most rows of a batch is the
-    open one, until a batch of many rows has another such day. No day is opened twice, so a day's rows come out in at most two
-    groups, while it is open and at the end, each in its order of arrival.
+    Rows of the open day pass at once: the main day of the first batch, until a batch of many rows has another. No day is opened
+    twice, so a day's rows come in at most two groups, each in order of arrival.
     """
 
     def __init__(self, most_bytes: int = _HELD_BYTES) -> None:
-        """`most_bytes` bounds the rows held in memory."""
         self._most_bytes = most_bytes
         self._open: _Key | None = None
         self._opened: set[_Key] = set()
@@ -57,7 +55,7 @@ class DayClusters:
         self._parts: list[_Part] = []
         self._weights: Counter[_Key] = Counter()
         self._spill: tuple[IO[bytes], Any] | None = None
-        """A file without a name, so that the system frees it when the process ends, and what writes batches to it."""
+        """A nameless file, which the system frees with the process, and its batch writer."""
         self._spilled = 0
         self.held_bytes = self.spilled_bytes = 0
 
@@ -80,7 +78,7 @@ class DayClusters:
         self._hold(batch.filter(pc.invert(is_open)))
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows that were held back; nothing may be added afterwards."""
+        """Yield all held rows; nothing may be added afterwards."""
         self._parts += [_part(batch, batch) for batch in self._sorted()]
         spilled: Any = None
         if self._spill is not None:
@@ -98,7 +96,7 @@ class DayClusters:
                 if part.first <= last and first <= part.last
             )
             some = (batch for batch in found if batch.num_rows)
-            # Runs keep the order of arrival, so a single day needs no sorting and is never in memory as a whole.
+            # Runs keep the order of arrival, so a single day is never sorted or in memory as a whole.
             yield from some if first == last else _in_order(list(some))
 
     def close(self) -> None:
@@ -163,7 +161,7 @@ def _part(batch: pa.RecordBatch, place: pa.RecordBatch | int) -> _Part:
 
 
 def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The rows sorted by project and day; rows of one day keep their order because Arrow's sort is stable."""
+    """The rows sorted by project and day; Arrow's stable sort keeps the order within a day."""
     if not batches:
         return []
     rows = pa.Table.from_batches(batches).combine_chunks()
@@ -172,7 +170,6 @@ def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _between(batch: pa.RecordBatch, first: _Key, last: _Key) -> pa.RecordBatch:
-    """The rows of a sorted batch within these days of one project, without copying."""
     days = batch["event_date"]
     is_in = pc.and_(pc.greater_equal(days, first[1]), pc.less_equal(days, last[1]))
     is_in = pc.and_(pc.equal(batch["project_id"], first[0]), is_in)
@@ -186,7 +183,7 @@ _ENOUGH_ROWS = 2000
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a task. Its files exist; of a task that fails none does."""
+    """The result of a task. Its files exist; a failing task leaves none."""
 
     files: list[str]
     summaries: list[Summary]
@@ -196,9 +193,9 @@ class Written:
 def write_rows(
     work: ObjectWork, hashes: EventHashes, layout: FileLayout, store: Store, group: Sequence[Share]
 ) -> Written:
-    """Read objects, in the order of `object_text.shares`, and write their rows to files of raw: the work of a task.
+    """Read objects, in the order of `object_text.shares`, and write their rows to files of raw: a task's work.
 
-    Raises the TidemarkError of what it reads and writes.
+    Raises TidemarkError for failures to read or write.
     """
     names = list(layout.field_ids)
     files: list[str] = []
@@ -210,14 +207,14 @@ def write_rows(
             if found.rows is not None:
                 yield found.rows.select([name for name in names if name not in HASH_COLUMNS])
 
-    # Rows are grouped by day, because an open file per day would need memory in proportion to the number of days.
+    # An open file per day would need memory in proportion to the days.
     with DataFileWriter(layout, store) as writer, naming_the_disk(), closing(DayClusters()) as days:
         for rows in _joined(parsed()):
             made = hashes.of(rows)
             columns = [made[name] if name in made else rows.column(name) for name in names]
             for part in days.add(pa.RecordBatch.from_arrays(columns, names=names)):
                 files += writer.add(part)
-        # Rows held back may be of the day whose file is open, and have come before those in it.
+        # Held rows may belong to the day whose file is open.
         files += writer.finish()
         for rows in days.rest():
             files += writer.add(rows)
@@ -226,7 +223,7 @@ def write_rows(
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of one project each, of which small ones are joined to be worth a batch's calls."""
+    """The rows in batches of one project each; small ones are joined."""
     held: list[pa.RecordBatch] = []
     for rows in batches:
         if held and held[0]["project_id"][0] != rows["project_id"][0]:
@@ -243,10 +240,7 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def write_refused(
     work: ObjectWork, layout: FileLayout, store: Store, accepted: Collection[BatchKey], group: Sequence[Share]
 ) -> Written:
-    """The same for refused lines and refused objects, to files of raw.quarantine.
-
-    `accepted`: batches whose good lines are loaded, `is_batch_accepted` of the refused ones.
-    """
+    """The same for refused lines and objects, to raw.quarantine; `accepted`: batches whose good lines are loaded."""
     files: list[str] = []
     summaries: list[Summary] = []
     with DataFileWriter(layout, store) as writer, naming_the_disk():
