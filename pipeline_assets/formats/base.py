@@ -14,11 +14,11 @@ from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Quaran
 from pipeline_assets.domain.slices import Source
 
 EXTRA_COLUMN = "_extra"
-"""Our own column: JSON text of an object with the keys that no column takes and the values that no column reads, or null."""
+"""JSON text of an object with keys without a column and values that no column reads, or null."""
 EVENT_TIME = "event_time"
-"""The column with the time of the event (UTC), which every format has; its date is the event day."""
+"""The time of the event (UTC), in every format; its date is the event day."""
 _LAST = "\U0010ffff"
-"""Sorts after every character with which a key can continue."""
+"""Sorts after every character that can continue a key."""
 
 
 class ColumnType(StrEnum):
@@ -51,11 +51,11 @@ class IdentityColumns:
     """The columns by which domain/identity.py identifies events; an empty or blank id counts as missing."""
 
     send_id: str
-    """Together with `sender` the key of an event: rows with the same values are the same event, re-sent."""
+    """With `sender` the key of an event: rows with the same values are the same event, re-sent."""
     sender: tuple[str, ...]
-    """Columns that identify who assigned the `send_id`; null counts as a value."""
+    """Columns of the `send_id`'s assigner; null counts as a value."""
     row_id: str
-    """The key of an event without a send_id. Rows with the same value are re-deliveries of one row."""
+    """The key of an event without a send_id; rows with the same value are re-deliveries of one row."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class IdentityColumns:
 
 
 class KeyStem(NamedTuple):
-    """The prefix of all keys of one form of name; if it is dated, keys after it are ordered by day."""
+    """The prefix of all keys of one form of name."""
 
     text: str
     is_dated: bool
@@ -114,11 +114,11 @@ class ParsedLine:
     values: list[Any]
     extra: str | None
     replaced_surrogates: int = 0
-    """Number of lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep them escaped."""
+    """Lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep them escaped."""
     lenient_conversions: int = 0
-    """Number of values delivered with another JSON type than their column's and converted without loss."""
+    """Values delivered with another JSON type than their column's and converted without loss."""
     unreadable: tuple[str, ...] = ()
-    """Columns that are null because their value could not be read; `extra` keeps its JSON text, by the column's name."""
+    """Columns with an unreadable value, which are null; `extra` keeps its JSON text under the column's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +128,11 @@ class RefusedLine:
     reason: QuarantineReason
     detail: str
     column: str | None = None
-    """The column of an unreadable value, where the reason does not tell it."""
+    """The column of an unreadable value, if the reason does not name it."""
 
     @property
     def counted_as(self) -> str:
-        """The reason as lines are counted by it: its name, and `:column`."""
+        """The reason's name and `:column`, by which lines are counted."""
         return f"{self.reason.value}:{self.column}" if self.column else self.reason.value
 
 
@@ -144,7 +144,7 @@ class LineParser(Protocol):
 
 
 class BlockParser(Protocol):
-    """Parses many lines of one arrival day at once, as the format's LineParser would."""
+    """Parses many lines of one arrival day at once, with the results of the format's LineParser."""
 
     def parse(self, text: bytes, count: int) -> Mapping[str, pa.Array] | None:
         """Column -> values of `count` lines with their line breaks, and `event_date`; None if one must be parsed on its own."""
@@ -158,28 +158,25 @@ class ExportFormat:
     """The declaration of one format; frozen and free of I/O."""
 
     columns: tuple[ExportColumn, ...]
-    """Columns in the order in which tables store them and hashes cover them."""
     transport_columns: tuple[str, ...]
     """Columns about the transport of a row; a change in these alone is no change of the event."""
     many_valued_columns: tuple[str, ...]
-    """Columns with almost no repeated values."""
     identity: IdentityColumns
     rank_columns: tuple[str, str]
-    """Times that rank the rows of one event: the latest value of the first column wins, the second breaks ties."""
+    """Times that rank the rows of one event: the latest value of the first wins, the second breaks ties."""
     received_column: str
-    """When the exporter received the row (UTC); lateness is measured from the event, its time or its day, to this time."""
+    """When the exporter received the row (UTC); lateness is measured up to this time."""
     keys: Callable[[str], ObjectKeys]
-    """Called with the setting `marker_pattern`; raises SettingsError for a pattern whose names cannot be parsed again."""
+    """Setting `marker_pattern` -> keys; raises SettingsError for a pattern whose names cannot be parsed again."""
     line_parser: Callable[[str, date, int], LineParser]
-    """Called with the project id and arrival date (UTC) of an object's name, and the most bytes of a line."""
+    """(project id, arrival date (UTC) of an object's name, most bytes of a line) -> parser."""
     block_parser: Callable[[str, date, int], BlockParser]
-    """Called with the same arguments as `line_parser`."""
     event_number: Callable[[bytes], int | None]
-    """Line -> 64-bit number that is the same in every delivery of its event; None without any id. The line is not parsed."""
+    """Unparsed line -> 64-bit number, the same in every delivery of its event; None without any id."""
     line_keys: Callable[[bytes], Set[str] | None]
     """The keys of a line that is a JSON object in UTF-8, else None."""
     own_keys: frozenset[str]
-    """A line is this exporter's, readable or not, if it has at least `least_own_keys` of these keys."""
+    """A line with at least `least_own_keys` of these keys is this exporter's, readable or not."""
     least_own_keys: int = 2
 
     def __post_init__(self) -> None:

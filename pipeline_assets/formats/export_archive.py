@@ -1,4 +1,4 @@
-"""The archive that the vendor's Export API sends: a zip of hourly gzip files, believed only as far as it is checked."""
+"""The vendor's Export API archive: a zip of hourly gzip files, validated before use."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 
 _AGAIN = "Recover these hours again; if it stays, ask the vendor what it exports for them"
 MOST_TOTAL_BYTES = 64 * 1024**3
-"""What the members of one archive may decompress to together."""
+"""Limit for all members of one archive, decompressed."""
 MOST_RATIO = 200
-"""How many times its stored size a member may decompress to."""
+"""Limit for a member's decompressed size, as a multiple of its stored size."""
 _RATIO_BYTES = 64 * 1024
-"""A member that is stored in less counts as this large: the ratio of a few bytes says nothing."""
+"""Smaller members count as this large, because the ratio of a few bytes means nothing."""
 _MOST_DIRECTORY_BYTES = 16 * 1024**2
-"""Of the list of names at the end of a zip, which is read at once: 100,000 files and more, where a day has a few hundred."""
+"""Limit for the zip's directory, which is read at once: 100,000 files and more, for a few hundred a day."""
 _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _READ_FAILURES = (
@@ -37,37 +37,35 @@ _READ_FAILURES = (
     OSError,
     ValueError,
 )
-"""What reading a zip raises where it is cut, damaged, encrypted, or packed in a way that nobody expects."""
+"""Errors of zipfile for a cut, damaged, encrypted or unexpectedly packed zip."""
 
 
 class Member(NamedTuple):
     """One hourly file in an archive, read through to its end once."""
-
     name: str
     hour: Hour
     shard: int
     size_bytes: int
-    """Of the gzip file, as it is to lie in landing."""
+    """Of the gzip file, as landing stores it."""
     content_sha256: str
-    """Of what it decompresses to."""
+    """Of the decompressed content."""
 
 
 class Archive(NamedTuple):
-    """What was found in an archive whose members all have names that they may have."""
+    """The content of an archive whose members all have allowed names."""
 
     members: Mapping[Hour, tuple[Member, ...]]
-    """Hour -> its files, all of them whole."""
     bad_hours: Mapping[Hour, ExportContentError]
-    """Hour -> why one of its files cannot be used; none of the hour's files is."""
+    """Hour -> why one of its files cannot be used; then none is."""
 
 
 def read_archive(
     file: IO[bytes], grammar: ObjectKeys, project_id: str, hours: HourRange, max_member_bytes: int
 ) -> Archive:
-    """Read every member to its end once, keeping nothing; raises ExportContentError where the archive as a whole cannot be used.
+    """Read every member to its end once, keeping nothing; raises ExportContentError if the archive as a whole is unusable.
 
-    That is: it is no zip or cut; a member's name leads elsewhere, is of another project, of hours that were not asked for, or
-    there twice; it decompresses to too much. `max_member_bytes`: what a member may decompress to.
+    It is if it is no zip or cut; if a member's name leads elsewhere, is of another project or hour, or occurs twice; or if it
+    decompresses to too much. `max_member_bytes`: limit for a decompressed member.
     """
     subject = f"export of {project_id}, {hours}"
     members: dict[Hour, list[Member]] = {}
@@ -104,7 +102,7 @@ def read_archive(
 
 @contextmanager
 def opened_member(file: IO[bytes], member: Member) -> Iterator[IO[bytes]]:
-    """The gzip file of a member of an archive that was read."""
+    """The gzip file of a member, in an archive that was read."""
     with zipfile.ZipFile(file) as archive, archive.open(member.name) as stored:
         yield stored
 
@@ -125,7 +123,7 @@ def _opened(subject: str, file: IO[bytes]) -> Iterator[zipfile.ZipFile]:
 
 
 class _TooMuchAtOnceError(Exception):
-    """More was asked for than a list of names may hold; no OSError, which zipfile takes for the end of a file."""
+    """A read beyond the bound. No OSError, which zipfile takes for the end of a file."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -133,10 +131,7 @@ class _TooMuchAtOnceError(Exception):
 
 
 class _BoundedReads:
-    """A file of which no single read takes more than a bound.
-
-    A zip says in several records how long its directory is, and zipfile alone decides which of them it believes.
-    """
+    """A file with a bound on each read, because zipfile trusts the directory's length in one of several records."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self._file, self._most = file, most
@@ -152,7 +147,7 @@ class _BoundedReads:
 
 
 def _delivery(subject: str, grammar: ObjectKeys, project_id: str, info: zipfile.ZipInfo) -> Delivery:
-    # The name as it is stored: zipfile replaces what this system takes for a separator, and cuts at a NUL.
+    # The stored name: zipfile's own one has separators replaced, and is cut at a NUL.
     name = info.orig_filename
     parsed = grammar.parse(Source.REGULAR, project_id, name, "", info.file_size)
     if name == info.filename and isinstance(parsed, Delivery):
@@ -170,7 +165,7 @@ def _delivery(subject: str, grammar: ObjectKeys, project_id: str, info: zipfile.
 
 
 def _bound(info: zipfile.ZipInfo, max_member_bytes: int, room: int) -> tuple[int, str, str]:
-    """The most bytes that a member may decompress to; what is said of more, and what to do then."""
+    """The most bytes that a member may decompress to; the error and the hint for more."""
     stored, ask = max(info.compress_size, _RATIO_BYTES), "ask the vendor what it exports"
     bounds = (
         (
@@ -193,7 +188,7 @@ def _bound(info: zipfile.ZipInfo, max_member_bytes: int, room: int) -> tuple[int
 
 
 def _measured(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> tuple[int, int, str]:
-    """Stored bytes of the gzip file, bytes of what it decompresses to and their hash; raises BadObjectError."""
+    """Stored bytes of the gzip file, decompressed bytes and their hash; raises BadObjectError."""
     if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
         raise BadObjectError(
             QuarantineReason.NOT_GZIP, "it is encrypted, or packed in a way that the vendor never used"
@@ -210,7 +205,7 @@ def _measured(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> tup
 
 
 class _Bounded:
-    """A member as it comes out of the zip, which may be packed beyond measure itself."""
+    """A bounded member of the zip, which may itself be compressed beyond measure."""
 
     def __init__(self, stored: IO[bytes], most: int) -> None:
         self._stored = stored

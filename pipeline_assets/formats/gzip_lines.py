@@ -27,15 +27,13 @@ class Line:
     """One line of an object."""
 
     number: int
-    """Line number, from 1."""
     offset: int
-    """Offset of the line, in bytes from the start of the decompressed object."""
+    """In bytes from the start of the decompressed object."""
     text: bytes
-    """The bytes of the line without its line break."""
     left_out: int = 0
-    """Bytes at its end that were not kept, if it exceeds the longest allowed line."""
+    """Bytes at its end that were dropped, if it exceeds the longest allowed line."""
     is_blank_beyond: bool = True
-    """Whether the bytes not kept are white space only."""
+    """Whether the dropped bytes are white space only."""
 
     @property
     def length(self) -> int:
@@ -52,7 +50,6 @@ class BadObjectError(Exception):
     """The object cannot be read as a whole; none of its lines is used."""
 
     def __init__(self, reason: QuarantineReason, detail: str) -> None:
-        """`detail` says what was found."""
         super().__init__(f"{reason.value}: {detail}")
         self.reason = reason
         self.detail = detail
@@ -61,8 +58,8 @@ class BadObjectError(Exception):
 def decompress(stored: IO[bytes], max_bytes: int) -> IO[bytes]:
     """The decompressed object with all its gzip members; the caller closes it. Raises BadObjectError.
 
-    A large object is never in memory as a whole. Zero bytes at the end of the object are padding, which the gzip tool
-    accepts too. Anything else that is no gzip member makes the object bad, and so do zero bytes between members.
+    A large object is never in memory as a whole. Zero bytes at the end are padding, as for gzip; zero bytes between members,
+    and anything else that is no member, make the object bad.
     """
     text = a_spool()
     try:
@@ -80,7 +77,7 @@ def _members(stored: IO[bytes], text: IO[bytes], max_bytes: int) -> None:
         raise BadObjectError(QuarantineReason.EMPTY_OBJECT, "the object has no bytes")
     is_first = True
     while pending:
-        # A header of at most 64 KiB is read as a whole: of one that comes in parts isal misreads the checksum.
+        # Isal misreads the checksum of a header in parts, so a header of up to 64 KiB is read as a whole.
         while len(pending) < _READ_BYTES and (more := stored.read(_READ_BYTES)):
             pending += more
         if not pending.startswith(_MAGIC):
@@ -105,7 +102,7 @@ def _require_padding(pending: bytes, stored: IO[bytes]) -> None:
 
 def _member(pending: bytes, stored: IO[bytes], text: IO[bytes], max_bytes: int) -> bytes:
     """Append the gzip member that starts with `pending` to `text`; return the bytes read beyond its end."""
-    # Small steps for input and output: unread input is copied, and a step may expand a thousandfold.
+    # Small steps: unread input is copied, and a step may expand a thousandfold.
     member = isal_zlib.decompressobj(wbits=31)
     while not member.eof:
         pending = pending or stored.read(_READ_BYTES)
@@ -129,17 +126,14 @@ class Block:
     """Consecutive lines of an object."""
 
     first_number: int
-    """Number of the first line, from 1."""
     first_offset: int
-    """Offset of the first line, in bytes from the start of the decompressed object."""
+    """In bytes from the start of the decompressed object."""
     text: bytes
-    """The lines, each with its line break."""
     count: int
-    """Number of lines."""
     left_out: int = 0
-    """Bytes at the end of its only line that were not kept, if that line exceeds the longest allowed line."""
+    """Dropped bytes of its only line, if that exceeds the longest allowed line."""
     is_blank_beyond: bool = True
-    """Whether the bytes not kept are white space only, so that the result does not depend on where the block ends."""
+    """Whether the dropped bytes are white space only."""
 
     @property
     def lines(self) -> Sequence[bytes]:
@@ -172,7 +166,7 @@ class Block:
 def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int) -> Iterator[Block]:
     """Yield all lines in blocks of at most `max_lines`; a block ends with the line that reaches `max_bytes`.
 
-    A byte order mark is skipped. A line longer than `max_line_bytes` is cut to one byte more than that if it exceeds a block.
+    Skips a byte order mark. Cuts a line longer than `max_line_bytes` to one byte more, if it exceeds a block.
     """
     head = text.read(len(BOM))
     offset, number = (len(BOM), 1) if head == BOM else (0, 1)
@@ -200,15 +194,12 @@ def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int)
 
 
 def _ends(text: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where each line of a text ends, with its line break."""
+    """Where each line ends, with its line break."""
     return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
 
 
 def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:
-    """Skip the rest of a line: the length of its line break, the bytes skipped with it, whether these are white space only.
-
-    `before` is the last byte read before.
-    """
+    """Skip the rest of a line: the length of its line break, the skipped bytes, whether these are white space only."""
     skipped, is_blank = 0, True
     while part := text.readline(_WRITE_BYTES):
         skipped += len(part)
@@ -237,10 +228,7 @@ class _Counted(io.BytesIO):
 
 
 def measure(stored: IO[bytes], max_bytes: int) -> tuple[int, str]:
-    """Size and SHA-256 of the decompressed object, which is not kept; raises BadObjectError as `decompress` does.
-
-    The same content may be compressed in different ways.
-    """
+    """Size and SHA-256 of the decompressed object, which is not kept; raises BadObjectError as `decompress` does."""
     counted = _Counted()
     _members(stored, counted, max_bytes)
     return counted.size, counted.hash.hexdigest()

@@ -1,4 +1,4 @@
-"""Delivered intervals of a dimension: the status of each id from a first to a last day, as known on the day of the delivery."""
+"""Delivered intervals of a dimension: each id's status from a first to a last day, as known on the delivery's day."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPar
 
 START, END = "active_start_date", "active_end_date"
 REQUIRED = ("id", "status", START, END)
-"""Columns that every history must have; further columns are kept as `attributes`."""
+"""Required columns of a history; further columns are kept as `attributes`."""
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -26,16 +26,13 @@ class Interval:
     """The status of one id over consecutive days."""
 
     line: int
-    """Line on which its record begins, from 1."""
     id: str
     status: str
     active_start_date: date
     active_end_date: date
-    """The last day with this status as far as the delivery knows, so never after the day of the delivery."""
+    """The last known day with this status, never after the day of the delivery."""
     attributes: str | None
-    """JSON text of the further columns, keys sorted; None without any."""
     is_trimmed: bool = False
-    """Whether white space around id or status was removed."""
 
 
 def folder_of_intervals(dimension: str) -> str:
@@ -46,11 +43,11 @@ def folder_of_intervals(dimension: str) -> str:
 def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
     """Yield all intervals of a history up to the day `as_of`; raises BadSnapshotError for the first fault.
 
-    Intervals of one id must not overlap; adjacent ones with the same values are joined. An interval that is open or ends
-    after `as_of` is cut to end on `as_of`. `stored` and `max_line_bytes`: see `records`; the object is read twice. Memory
-    holds 24 bytes per interval, and the intervals of ids that have overlapping or joinable intervals.
+    Intervals of one id must not overlap; adjacent ones with the same values are joined. An interval that is open or ends after
+    `as_of` is cut there. `stored` and `max_line_bytes`: see `records`; the object is read twice. Memory: 24 bytes per interval,
+    and the intervals of ids that have overlapping or joinable intervals.
     """
-    # Two hashes and two days of each interval find the ids whose intervals overlap or can be joined.
+    # Two hashes and two days of each interval find the ids with overlapping or joinable intervals.
     ids, values, starts, ends = array("q"), array("q"), array("i"), array("i")
     for interval in _intervals(stored, part, max_line_bytes, as_of):
         ids.append(hash(interval.id))
@@ -71,7 +68,7 @@ def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, a
 
 
 def _meeting(columns: Mapping[str, array[int]]) -> frozenset[int]:
-    """The hashes of ids with overlapping or joinable intervals; a collision of hashes may add others."""
+    """Hashes of ids with overlapping or joinable intervals; collisions may add others."""
     spans = pa.table({name: _column(column) for name, column in columns.items()})
     spans = spans.sort_by([("id", "ascending"), ("start", "ascending")])
     later, former = spans.slice(1), spans.slice(0, len(spans) - 1)
@@ -88,7 +85,7 @@ def _column(values: array[int]) -> pa.Array:
 
 
 def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Join adjacent intervals of one id (sorted by their first day); raises BadSnapshotError if two overlap."""
+    """Join adjacent intervals of one id, sorted by first day; raises BadSnapshotError if two overlap."""
     last: Interval | None = None
     for interval in intervals:
         if last is not None and interval.active_start_date <= last.active_end_date:

@@ -1,4 +1,4 @@
-"""An external list of event keys: a CSV file whose header says which of the exporter's ids its lines hold."""
+"""An external list of event keys: a CSV file whose header names the exporter's ids in it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 
 MOST_LINES = 1_000_000
-"""Most lines of a list, because it is held in memory. The user compares a longer list in parts, by days."""
+"""Most lines of a list, which is held in memory; longer lists are compared in parts, by days."""
 _MOST_FAULTS = 20
 _IDENTITY = EXPORT_FORMAT.identity
 _IDS = (_IDENTITY.send_id, _IDENTITY.row_id)
 _PROJECT, _DAY = "project", "event_date"
 _OF_PROJECT = "app"
-"""The name of the project column in events."""
 _SENDER = tuple(name for name in _IDENTITY.sender if name != _OF_PROJECT)
 _COLUMNS = (*_IDS, *_SENDER, _PROJECT, _DAY)
 _ALIASES = {f"${name}": name for name in _IDS} | {_OF_PROJECT: _PROJECT, "day": _DAY, EVENT_TIME: _DAY}
@@ -37,7 +36,6 @@ class KeyList:
     rows: list[tuple[str | None, ...]] = field(default_factory=list)
     """Values in the order of `columns`; event_date as YYYY-MM-DD."""
     faults: list[str] = field(default_factory=list)
-    """A sentence for each of the first bad lines."""
     faulty_lines: int = 0
 
     @property
@@ -47,7 +45,7 @@ class KeyList:
 
     @property
     def has_senders(self) -> bool:
-        """Whether the list has the sender of an event; a send id identifies an event only together with its sender."""
+        """Whether the list has the sender, without which a send id does not identify an event."""
         return any(name in self.columns for name in _SENDER)
 
     @property

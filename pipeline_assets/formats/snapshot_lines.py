@@ -58,7 +58,7 @@ class BadSnapshotError(ValueError):
     """An object that is refused; `line` counts from 1 and is 0 for the whole object."""
 
     def __init__(self, line: int, reason: str) -> None:
-        """`reason` is one sentence without the object's name, which the caller adds."""
+        """`reason`: one sentence without the object's name, which the caller adds."""
         super().__init__(f"line {line}: {reason}" if line else reason)
 
 
@@ -67,8 +67,8 @@ def records(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the line (from 1) and the fields by name of each record; raises BadSnapshotError for the first bad record.
 
-    Every record has the required names. A line (in CSV, a record of several lines) has at most `max_line_bytes`, and only
-    one is in memory. `stored` must be seekable; it is read from its start and stays open.
+    Every record has the required names. A line (in CSV, a record of several lines) has at most `max_line_bytes`; only one is in
+    memory. `stored` must be seekable; it is read from its start and stays open.
     """
     stored.seek(0)
     is_csv = part is SnapshotPart.CSV
@@ -79,7 +79,6 @@ def records(
     except UnicodeDecodeError:
         raise BadSnapshotError(_undecodable_line(stored), "is not UTF-8") from None
     finally:
-        # Otherwise the wrapper would close `stored`.
         text.detach()
 
 
@@ -88,8 +87,7 @@ def subject_of(
 ) -> tuple[str, str, str | None, bool]:
     """Id, status and further columns (JSON text, keys sorted) of a record, and whether id or status was trimmed.
 
-    Raises BadSnapshotError if a table cannot store one of them. `texts`: other texts of the record that are stored. White space
-    around id and status is removed; everything else is kept.
+    Raises BadSnapshotError if a table cannot store one of them, or one of the other `texts`.
     """
     status = _seen(fields["status"]) if isinstance(fields["status"], str) else None
     if not status:
@@ -104,7 +102,7 @@ def subject_of(
 
 
 def told(text: str) -> str:
-    """A text of the object, shortened and quoted for the reason of an error."""
+    """A text of the object, shortened and quoted for an error's reason."""
     return repr(shown(text, _LONGEST_SHOWN))
 
 
@@ -116,11 +114,10 @@ class _Lines:
         self.begin(1)
 
     def begin(self, line: int) -> None:
-        """Another record begins on this line; one of CSV may have several lines."""
         self.begins, self._size = line, 0
 
     def __iter__(self) -> Iterator[str]:
-        # One more than the longest line break, so a line that is cut here is always too long.
+        # Beyond the longest line break, so a line that is cut here is always too long.
         while line := self._text.readline(self._most + 3):
             kept = line.rstrip("\r\n")
             self._size += len(kept) if kept.isascii() else len(kept.encode())
@@ -250,14 +247,13 @@ def _id(line: int, value: object) -> str:
 def _seen(text: str) -> str:
     """The text from its first to its last visible character."""
     if text.isascii() and " " < text[:1] < _DELETE and " " < text[-1:] < _DELETE:
-        # A fast path for almost all texts.
         return text
     found = _SEEN.search(text)
     return found.group() if found is not None else ""
 
 
 REQUIRED = ("id", "name", "status")
-"""Columns that every snapshot must have; further columns are kept as `attributes`."""
+"""Required columns of a snapshot; further columns are kept as `attributes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,23 +261,19 @@ class SnapshotItem:
     """One item of a snapshot."""
 
     line: int
-    """Line on which its record begins, from 1."""
     id: str
     name: str | None
     status: str
     attributes: str | None
-    """JSON text of the further columns, keys sorted; None without any."""
     is_trimmed: bool = False
-    """Whether white space around id or status was removed."""
 
 
 def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
     """Yield the items of a snapshot; raises BadSnapshotError if the object is not a valid snapshot.
 
-    Duplicate ids are found only at the end, so the caller must not use any item before it has read all. `stored` and
-    `max_line_bytes`: see `records`.
+    Duplicate ids are found at the end only, so use no item before all are read. `stored`, `max_line_bytes`: see `records`.
     """
-    # An id whose hash occurs once is unique itself: eight bytes an id tell which have to be compared.
+    # An id whose hash occurs once is unique; eight bytes an id show which ids to compare.
     hashes = array("q")
     for item in _items(stored, part, max_line_bytes):
         hashes.append(hash(item.id))
@@ -303,7 +295,7 @@ def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) ->
 def _items(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
     for line, fields in records(stored, part, REQUIRED, max_line_bytes):
         name = fields["name"]
-        # Nothing rests on a name, so one that is no text refuses no snapshot.
+        # A name that is no text refuses no snapshot.
         name = name if name is None or isinstance(name, str) else json.dumps(name, ensure_ascii=False)
         key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED, name)
         yield SnapshotItem(line, key, name, status, attributes, is_trimmed)

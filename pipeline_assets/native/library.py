@@ -1,4 +1,4 @@
-"""The native library, built from native/: loaded where it is there, its scanner of lines, and its hashes of rows."""
+"""The native library, built from native/: loads it, scans lines, and hashes rows."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ import numpy as np
 import pyarrow as pa
 
 VARIABLE = "TIDEMARK_NATIVE"
-"""An environment variable; the library is not used where it has another value than `on`."""
+"""An environment variable; any value but `on` switches the library off."""
 _ON = "on"
 _ABI = 2
-"""The interface that this code calls; `ABI` in native/src/ffi.rs."""
+"""The interface version; `ABI` in native/src/ffi.rs."""
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 PLACE = Path(sys.prefix) / "lib" / "tidemark" / f"libtidemark_native{_SUFFIX}"
-"""Where native/build.sh puts it. It belongs to the environment of the interpreter, so workers with their own have their own,
-and nothing that lies in a working folder is ever loaded."""
+"""Written by native/build.sh. Each interpreter's environment has its own; nothing in a working folder is ever loaded."""
 
 
 class Rules(Structure):
-    """What all lines of a block keep to; `Rules` in native/src/lines.rs."""
+    """Rules for all lines of a block; `Rules` in native/src/lines.rs."""
 
     _fields_ = (
         ("most_bytes", c_uint64),
@@ -91,7 +90,7 @@ _FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
 
 @cache
 def library() -> CDLL | None:
-    """The library; None where it is switched off, missing, for another machine, or of another version than this code."""
+    """The library; None if it is switched off, missing, for another machine, or of another version."""
     if os.environ.get(VARIABLE, _ON) != _ON or not PLACE.is_file():
         return None
     try:
@@ -107,7 +106,7 @@ def library() -> CDLL | None:
 
 
 class Kind(IntEnum):
-    """What a column holds, and how it is delivered; `Kind` in native/src/columns.rs."""
+    """The content of a column, and how it is delivered; `Kind` in native/src/columns.rs."""
 
     TEXT = 0
     LONG = 1
@@ -137,7 +136,6 @@ class ScannedColumn:
     """A column of a format."""
 
     key: str
-    """As delivered."""
     name: str
     kind: Kind
 
@@ -146,7 +144,6 @@ class Scanner:
     """Scans lines of one format; threads may share it."""
 
     def __init__(self, library: CDLL, columns: Sequence[ScannedColumn]) -> None:
-        """Raise ValueError for columns that the library cannot scan."""
         keys = [column.key.encode() for column in columns]
         ends = (c_uint64 * len(keys))(*accumulate(map(len, keys)))
         kinds = bytes(column.kind for column in columns)
@@ -167,10 +164,7 @@ class Scanner:
         return next(place for place, column in enumerate(self._columns) if column.name == name)
 
     def scan(self, text: bytes, count: int, rules: Rules) -> dict[str, pa.Array] | None:
-        """Column -> values of all lines; None if it is not sure of one, or if one breaks a rule.
-
-        `text`: `count` lines, at least one, each with its line break.
-        """
+        """Column -> values of `count` lines with their line breaks; None if unsure, or if a line breaks a rule."""
         table = self._library.tidemark_scan(self._format, text, len(text), count, byref(rules))
         if not table:
             return None
@@ -183,7 +177,7 @@ class Scanner:
 
 
 class _Table:
-    """Owns what the library allocated for a block, until the last array is gone."""
+    """Owns the library's allocations for a block, until the last array is gone."""
 
     def __init__(self, library: CDLL, table: int) -> None:
         self._free, self._table = library.tidemark_table_free, table
@@ -199,13 +193,13 @@ def _array(kind: pa.DataType, column: Buffers, rows: int, owner: _Table) -> pa.A
     buffers = [pa.foreign_buffer(column.validity, (rows + 7) // 8, owner) if nulls else None]
     if column.offsets:
         buffers.append(pa.foreign_buffer(column.offsets, 4 * (rows + 1), owner))
-    # Without a byte in any text there is no address either.
+    # Empty texts have no address.
     buffers.append(pa.foreign_buffer(column.values, column.length, owner) if column.length else pa.py_buffer(b""))
     return pa.Array.from_buffers(kind, rows, buffers, nulls)
 
 
 class HashedKind(IntEnum):
-    """What a column holds; `Kind` in native/src/rows.rs."""
+    """The content of a column; `Kind` in native/src/rows.rs."""
 
     NOTHING = 0
     TEXT = 1
@@ -223,15 +217,12 @@ _KINDS = {
     pa.bool_(): (HashedKind.BOOLEAN, 0),
     pa.float64(): (HashedKind.DOUBLE, 8),
 }
-"""Type of a column -> what it holds, and the bytes of a value that is a number."""
+"""Type of a column -> its content, and the bytes of a number."""
 _OFFSET_BYTES = 4
 
 
 def row_hashes(columns: Sequence[pa.Array], version: str) -> tuple[pa.Array, pa.Array] | None:
-    """Both halves (int64) of the hash of each row, as `transforms/event_hashes.py` defines it.
-
-    None where there is no library, or a column has another type than texts, bytes, int64, int32, booleans and doubles have.
-    """
+    """Both halves (int64) of each row's hash, as in `transforms/event_hashes.py`; None without library or for other types."""
     found, count = library(), len(columns[0])
     if found is None or count == 0 or any(one.null_count < count and one.type not in _KINDS for one in columns):
         return None
@@ -245,7 +236,7 @@ def row_hashes(columns: Sequence[pa.Array], version: str) -> tuple[pa.Array, pa.
 
 
 def _column(values: pa.Array) -> HashedColumn:
-    """The column from its first row on; its buffers live as long as `values`."""
+    """The column without offset; its buffers live as long as `values`."""
     if values.null_count == len(values):
         return HashedColumn(kind=HashedKind.NOTHING)
     kind, width = _KINDS[values.type]

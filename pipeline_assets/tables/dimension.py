@@ -88,11 +88,10 @@ ITEM = dimension("item", "The items that events name, as they were on each day."
 
 
 PROPERTIES = ("event_properties",)
-"""Columns from which an item is read."""
 
 
 def with_item(events: DataFrame, settings: Settings) -> DataFrame:
-    """The events (with `event_properties`) plus item_id (string): the first property present, or null if none names an item."""
+    """The events plus item_id (string): the first property present, or null. Reads `event_properties`."""
     found = [F.get_json_object(*PROPERTIES, property_path(name)) for name in settings.item_properties]
     return events.withColumn("item_id", named(F.coalesce(*found, F.lit(None).cast("string"))))
 

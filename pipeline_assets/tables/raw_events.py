@@ -1,4 +1,4 @@
-"""raw.regular_events, raw.backfill_events: every parsed line, exactly as delivered; raw.quarantine: refused lines and objects."""
+"""raw.regular_events, raw.backfill_events: every parsed line as delivered; raw.quarantine: refused lines and objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ HASHES = (
     ),
     TableColumn("_key_b", "bigint", "its second half"),
 )
-"""Hashes that tasks compute once per row; docs/operations.md says which steps recompute them."""
 
 _COLUMNS = (
     EVENT_DATE,

@@ -36,7 +36,7 @@ REFINED_EVENTS = Table(
 
 _CONTENT_TYPES = {column.name: column.type for column in (*VENDOR, EXTRA)}
 CONTENT = tuple(_CONTENT_TYPES)
-"""The columns that the hash of a raw or refined row covers: the vendor's columns and `_extra`."""
+"""Columns that the hash of a raw or refined row covers: the vendor's columns and `_extra`."""
 
 
 def event_hashes() -> EventHashes:

@@ -1,4 +1,4 @@
-"""All tables in topological order: the one list that the load, the asset graph and the command line iterate over."""
+"""All tables in topological order: the one list for the load, the asset graph and the command line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _Kind = TypeVar("_Kind", AggregateTable, Dimension)
 
 
 def _named(setting: str, kind: type[_Kind], built_in: tuple[_Kind, ...]) -> tuple[_Kind, ...]:
-    """The built-in tables or dimensions, then those that the setting names as `package.module:NAME`, in its order.
+    """The built-in tables or dimensions, then those that the setting names as `package.module:NAME`.
 
-    Raises SettingsError if a name leads to none, or to one whose name is taken.
+    Raises SettingsError for a name without a table or dimension, or a taken one.
     """
     found = {one.name: one for one in built_in}
     value = named_value(setting)
@@ -49,18 +49,15 @@ AGGREGATES = _named("extra_aggregates", AggregateTable, (DAILY_REVENUE, EVENT_CO
 DERIVED: tuple[Table, ...] = (REFINED_EVENTS, *AGGREGATES)
 ASSET_TABLES: tuple[Table, ...] = (*RAW_TABLES.values(), *DERIVED)
 ALL_TABLES: tuple[Table, ...] = (*ASSET_TABLES, QUARANTINE)
-"""The tables of events, which every lake has."""
 
 DIMENSIONS = _named("extra_dimensions", Dimension, (ITEM,))
 AS_OF_TABLES: tuple[AsOfTable, ...] = (ACTIVE_ITEM_EVENTS,)
 DIMENSION_TABLES: tuple[Table, ...] = (*(one.snapshot for one in DIMENSIONS), *(one.validity for one in DIMENSIONS))
 OPTIONAL_TABLES: tuple[Table, ...] = (*DIMENSION_TABLES, *AS_OF_TABLES)
-"""The tables that need delivered dimensions; in a lake without them, nothing creates or waits for these tables."""
+"""Tables that need delivered dimensions; without these nothing creates the tables or waits for them."""
 GRAPH_TABLES: tuple[Table, ...] = (*ASSET_TABLES, *OPTIONAL_TABLES)
-"""The tables that are Dagster assets."""
 EVERY_TABLE: tuple[Table, ...] = (*ALL_TABLES, *OPTIONAL_TABLES)
 RESTORABLE: tuple[Table, ...] = (*DERIVED, *OPTIONAL_TABLES)
-"""Tables whose slices are published by a build and can be rolled back."""
 
 _BY_KEY = {table.key: table for table in EVERY_TABLE}
 SOURCE_OF_TABLE: dict[str, Source] = {table.key: source for source, table in RAW_TABLES.items()}

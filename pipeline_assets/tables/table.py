@@ -27,38 +27,36 @@ _DIMENSIONS = "dimensions/"
 
 
 class TableKind:
-    """The questions that load, diff, release and rollback ask of any table, so that no code branches on its name."""
+    """Answers the questions of load, diff, release and rollback, so that no code branches on a table's name."""
 
     name: str
     delivered_by: tuple[Source, ...] = ()
-    """Sources whose deliveries for its day a slice waits for; if empty, the slice waits for its upstream slices of that day."""
+    """Sources whose deliveries of its day a slice awaits; without any, it awaits the upstream slices of that day."""
     bounds_keys: bool = False
-    """Whether the shares of added, removed and changed keys are bounded too, beside the table's measures."""
+    """Whether the shares of added, removed and changed keys are bounded too, beside the measures."""
     has_row_per_event: bool = False
-    """Whether the table holds exactly one row per event."""
     is_shared: bool = False
-    """Whether a slice belongs to all projects together; the slices of dimensions do."""
+    """Whether a slice belongs to all projects together, as for dimensions."""
     chosen_by: tuple[str, ...] = ()
-    """Settings that choose the inputs of a slice. They are recorded with the slice but are no part of its code version,
-    because its input state already shows the choice."""
+    """Settings that choose a slice's inputs; recorded with it, but no part of its code version."""
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
-        """Days of the upstream slices that a slice of `day` reads, ascending; none if it is not built from other tables."""
+        """Days of the upstream slices that a slice of `day` reads, ascending; none if it is not built from tables."""
         return ()
 
     def exchange_days(self, settings: Settings) -> int:
-        """The most days between two slices that can exchange rows; 0 if a row never changes its day.
+        """The most days between two slices that can exchange rows; 0 if rows never change their day.
 
-        The load publishes slices that exchange rows together or not at all; a rollback restores them the same way.
+        Publication and rollback treat slices that exchange rows as one.
         """
         return 0
 
     def reads_landing(self, table: str, settings: Settings) -> bool:
-        """Whether a slice of this table (a key) is read from one object in landing and not from a table."""
+        """Whether a slice of this table (a key) is read from one object in landing."""
         return False
 
     def reads_history(self, table: str, settings: Settings) -> bool:
-        """Whether one object holds the data of all slices of this table (a key), so that each slice is a part of it."""
+        """Whether one object holds the data of all slices of this table (a key)."""
         return False
 
     def projects(self, projects: Sequence[str]) -> tuple[str, ...]:
@@ -70,7 +68,7 @@ class TableKind:
         return day
 
     def input_slices(self, upstream: str, key: Slice, settings: Settings) -> tuple[Slice, ...]:
-        """The upstream slices that a slice is built from, as far as they are known without reading any records."""
+        """The upstream slices that a slice is built from, as far as known without records."""
         return tuple(Slice(day, key.project_id) for day in self.input_days(upstream, key.event_date, settings))
 
 
@@ -119,9 +117,9 @@ class Snapshot(TableKind):
 
 
 class Validity(TableKind):
-    """The intervals during which items had a status, one slice a month, filed under the month's first day.
+    """The intervals during which items had a status; one slice a month, filed under its first day.
 
-    The intervals are computed from snapshots, or read from a delivered history if `delivered_intervals` says so.
+    Computed from snapshots, or read from a delivered history if `delivered_intervals` says so.
     """
 
     name = "validity"
@@ -132,7 +130,7 @@ class Validity(TableKind):
         return table in {f"{_DIMENSIONS}{name}_validity" for name in settings.delivered_intervals}
 
     def reads_history(self, table: str, settings: Settings) -> bool:
-        """The same as `reads_landing`: each delivery holds the whole history."""
+        """As `reads_landing`: each delivery holds the whole history."""
         return self.reads_landing(table, settings)
 
     def slice_day(self, day: date) -> date:
@@ -140,7 +138,7 @@ class Validity(TableKind):
         return day.replace(day=1)
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
-        """All days of the month, because intervals are cut where a month ends; none if a history is delivered."""
+        """All days of the month, because intervals end with it; none if a history is delivered."""
         if self.reads_history(f"{upstream.removesuffix('_snapshot')}_validity", settings):
             return ()
         return tuple(day + timedelta(days=number) for number in range(monthrange(day.year, day.month)[1]))
@@ -183,7 +181,7 @@ class TableColumn:
     description: str = ""
     is_required: bool = False
     sources: tuple[str, ...] = ()
-    """Upstream columns that it is computed from; empty if they have the column's own name."""
+    """Upstream columns that it is computed from; empty for the column of the same name."""
 
 
 EVENT_DATE = TableColumn("event_date", "date", "UTC date of event_time; the partition", is_required=True)
@@ -192,12 +190,12 @@ PROJECT_ID = TableColumn("project_id", "string", "the vendor's project, from the
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a slice; the change rule bounds how far it may change on a final day."""
+    """A figure of a slice; the change rule bounds its change on a final day."""
 
     total: Callable[[], SparkColumn]
-    """Returns an aggregate expression over the rows of a slice; it needs a running Spark session."""
+    """Returns an aggregate expression over a slice's rows; needs a running Spark session."""
     is_count: bool = True
-    """Whether it counts something. Small counts are not bounded; other measures always are."""
+    """Whether it counts something: small counts are not bounded, other measures always are."""
 
 
 @dataclass(frozen=True)
@@ -210,23 +208,21 @@ class Table:
     columns: tuple[TableColumn, ...]
     write_order: tuple[str, ...]
     kind: TableKind
-    """Answers what differs between tables: the inputs of a slice, how it is built, and which slices publish together."""
     version: str = "1"
-    """Raised by hand when the meaning of the build changes; slices built by another version are outdated."""
+    """Raised by hand when the meaning of the build changes; slices of another version are outdated."""
     settings_read: tuple[str, ...] = ()
     upstream: tuple[str, ...] = ()
     checks: tuple[CheckRule, ...] = ()
     exact_bounds: tuple[str, ...] = ()
-    """Columns whose file metrics keep exact bounds, not truncated ones."""
+    """Columns whose file metrics keep exact bounds."""
     many_valued: tuple[str, ...] = ()
-    """Columns with almost no repeated values; files are written without a dictionary for them."""
+    """Columns with almost no repeated values, which are written without a dictionary."""
     day_column: str = "event_date"
     recovery: str = ""
-    """One sentence: what the operator does when a day of this table is red."""
+    """One sentence: the operator's action when a day of this table is red."""
     measures: Mapping[str, Measure] = field(default_factory=dict, hash=False)
-    """Name -> figure by which changes of a final slice are bounded."""
     dimension: Dimension | None = None
-    """The dimension that the table joins its events with, as it was on the day of the event."""
+    """The dimension that its events are joined with, as of the day of the event."""
 
     @property
     def identifier(self) -> str:
@@ -262,7 +258,7 @@ class Table:
         return self.kind.reads_history(self.key, settings)
 
     def recorded_settings(self, settings: Settings) -> dict[str, Any]:
-        """Name -> value of the settings that affect the build, as a publication records them; the same on every machine."""
+        """Name -> value of the settings that affect the build, for its publication record; the same on every machine."""
         names = (*self.settings_read, *self.kind.chosen_by)
         return on_record(settings, [name for name in names if not settings.is_of_machine(name)])
 
@@ -280,7 +276,6 @@ class AggregateTable(Table):
 
     kind: TableKind = AGGREGATE
     key_columns: tuple[str, ...]
-    """Columns that identify a row within a slice."""
     measures: Mapping[str, Measure]
     """With a fold, each is the sum of the column of its name."""
     fold: Fold | None = None
@@ -288,10 +283,10 @@ class AggregateTable(Table):
     build: Callable[[DataFrame, Settings], DataFrame] | None = None
     """Whole slices of refined.events -> this table's rows."""
     controls: Callable[[DataFrame, Settings], DataFrame] | None = None
-    """The same input -> event_date, project_id and one column per measure, computed in another way than the build does."""
+    """The same input -> event_date, project_id and one column per measure, computed in another way than by the build."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a key that is none of an aggregate, and without key columns or one way to compute rows."""
+        """Raise ValueError for a key of another kind, without key columns, or without exactly one way to compute rows."""
         is_built = self.build is not None and self.controls is not None
         if not (self.key.startswith("aggregates/") and self.key_columns and is_built is (self.fold is None)):
             msg = f"{self.key} needs a key aggregates/…, key_columns, and build and controls or a fold"
@@ -303,7 +298,6 @@ class Dimension:
     """A business table that is delivered as it is on each day: its snapshots and its validity intervals."""
 
     name: str
-    """The name of its folder in landing, `dimensions/{name}/`."""
     snapshot: Table
     validity: Table
 
@@ -313,7 +307,7 @@ class Dimension:
         return (self.snapshot, self.validity)
 
     def delivered_tables(self, settings: Settings) -> tuple[str, ...]:
-        """Keys of the tables that are read from landing; a delivery for any of them means that the dimension is in use."""
+        """Keys of the tables that are read from landing; a delivery for any of them puts the dimension in use."""
         return tuple(table.key for table in self.tables if table.reads_landing(settings))
 
     def intervals_are_delivered(self, settings: Settings) -> bool:
@@ -328,13 +322,9 @@ class AsOfTable(Table):
     kind: TableKind = AS_OF
     dimension: Dimension
     key_columns: tuple[str, ...]
-    """Columns that identify a row within a slice."""
     narrow: Callable[[DataFrame, Settings], DataFrame]
     """Whole slices of refined.events -> the narrow frame that build and controls read; computed once."""
     build: Callable[[DataFrame, DataFrame, Settings], DataFrame]
-    """Narrow events, and the items on their day (event_date date, id, status string) -> this table's rows.
-
-    The load calls it twice, with items from snapshots and with items from intervals; the rows must be the same.
-    """
+    """Narrow events and the day's items (event_date date, id, status string) -> rows, equal for both sources of items."""
     controls: Callable[[DataFrame, DataFrame, Settings], DataFrame]
-    """The same input -> event_date, project_id and figures of the slice, which are shown with its checks."""
+    """The same input -> event_date, project_id and figures of the slice, shown with its checks."""

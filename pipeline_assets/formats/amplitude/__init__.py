@@ -37,9 +37,9 @@ _DECODER = msgspec.json.Decoder(_Ids)
 
 
 def event_number(line: bytes) -> int | None:
-    """A 64-bit number that is the same in every delivery of the event: a hash of its insert id, or else of its uuid.
+    """A 64-bit number that is the same in every delivery of the event: a hash of its insert id, else of its uuid.
 
-    None if the event has neither, or if the line cannot be read.
+    None if the event has neither, or the line cannot be read.
     """
     try:
         ids = _DECODER.decode(line)

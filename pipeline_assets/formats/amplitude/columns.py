@@ -19,13 +19,11 @@ _NAMES: dict[ColumnType, str] = {
 }
 
 VENDOR_COLUMNS: dict[str, ColumnType] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-"""Column name -> type, all 55."""
 
 BAG_COLUMNS = frozenset(_NAMES[ColumnType.JSON].split()) - {"amplitude_attribution_ids", "sample_rate"}
-"""Property bags: JSON columns that the vendor documents as dictionaries."""
+"""JSON columns that the vendor documents as dictionaries."""
 
 DOLLAR_COLUMNS = frozenset({"insert_id", "insert_key", "schema"})
-"""Columns whose delivered key carries a leading `$`."""
 
 DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else name): name for name in VENDOR_COLUMNS}
 """Key as delivered -> column name."""
@@ -36,18 +34,18 @@ OWN_KEYS = frozenset(
         "server_received_time", "server_upload_time", "processed_time",
     )
 )  # fmt: skip
-"""Keys that the vendor's schema of a raw event file (Amazon S3 export) has for every event, without those that are usual
-elsewhere, as `user_id`. Two of them tell its lines from others: Segment has none, PostHog `uuid`, AppsFlyer `event_time`, merged
-IDs `amplitude_id`."""
+"""Keys of every raw event (Amazon S3 export), without those usual elsewhere, as `user_id`. Two of them identify the vendor's
+lines: Segment has none, PostHog `uuid`, AppsFlyer `event_time`, merged IDs `amplitude_id`.
+"""
 
 TRANSPORT_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
-"""Columns about the transport of a row, which say nothing about what happened."""
+"""Columns about the transport of a row, not about the event."""
 
 IDENTITY = IdentityColumns(send_id="insert_id", sender=("app", "device_id"), row_id="uuid")
 RANKS = ("server_upload_time", "processed_time")
 
 NEEDED_COLUMNS = frozenset({EVENT_TIME, *IDENTITY.names, RANKS[0]})
-"""What day, key and first rank rest on: only in these columns does a value that cannot be read refuse its line."""
+"""Required for day, key and first rank: only in these columns does an unreadable value refuse its line."""
 
 MEANINGS: dict[str, str] = {
     "insert_id": "unique id of a send; with `device_id` and `app` the key of an event",
@@ -92,4 +90,4 @@ MEANINGS: dict[str, str] = {
     "start_version": "version of the app when the user was first seen",
     "version_name": "version of the app",
 }
-"""Column name -> description, for the columns that the vendor documents (Amazon S3 export, event table schema)."""
+"""Column name -> description in the vendor's documentation (Amazon S3 export, event table schema)."""

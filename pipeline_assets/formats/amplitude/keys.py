@@ -1,4 +1,4 @@
-"""The grammar of object keys in landing: parse them, format them, and locate days in key order."""
+"""The grammar of object keys in landing: parses and formats them, and locates days in key order."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import KeyStem
 
-# ASCII classes, not \d: the vendor never writes digits of other scripts. 18 digits keep a shard within 64 bits.
+# ASCII classes, not \d: the vendor writes no digits of other scripts. 18 digits keep a shard within 64 bits.
 _FIELDS = {
     "prefix": r"(?P<prefix>[0-9]+(?:-backfill)?)",
     "date": r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})",
     "hour": r"(?P<hour>[0-9]{1,2})",
 }
-# The vendor documents `#n` on every event file and omits it only from merged-ids files, whose names start with
-# `-`. A name without `#n` that starts with a project is therefore a renamed event file, and is read as shard 0. Copiers
-# encode the `#` of a key as in a URL; such a name says the same.
+# The vendor documents `#n` on every event file and omits it only from merged-ids files, whose names start with `-`.
+# A name without `#n` is therefore a renamed event file, read as shard 0. Copiers encode `#` as in a URL.
 _DELIVERY = re.compile(r"{prefix}_{date}_{hour}(?:(?:#|%23)(?P<shard>[0-9]{{1,18}}))?\.json\.gz".format(**_FIELDS))
-# What the name of an event file becomes: cut, numbered by a copier, without its gzip. Reports beside an hour have other names.
+# Names of event files that were cut, numbered by a copier, or lost their gzip. Reports of an hour have other names.
 _OF_AN_HOUR = re.compile(
     r"(?s){prefix}_{date}_{hour}(?:[^0-9A-Za-z_.][^.]*|_[0-9]+)?(?:\.json(?:\.gz)?.*)?".format(**_FIELDS)
 )
@@ -39,7 +38,7 @@ class KeyGrammar:
     marker_pattern: str
 
     def __post_init__(self) -> None:
-        """Refuse a pattern whose names cannot be parsed again; raises SettingsError."""
+        """Raise SettingsError for a pattern whose names cannot be parsed again."""
         names = [field for _, field in self._pattern_parts() if field is not None]
         missing = [name for name in _FIELDS if name not in names]
         if missing:
@@ -82,7 +81,7 @@ class KeyGrammar:
             return UnrecognizedObject(key, Oddity.MERGED_IDS, "the vendor's merged Amplitude IDs, not events")
         odd = self._unknown(source, project_id, key, "the name does not follow the grammar")
         begun = _OF_AN_HOUR.fullmatch(name)
-        # An empty object of such a name holds no events: another exporter's marker.
+        # An empty object of such a name is another exporter's marker.
         if begun is not None and size_bytes and begun["prefix"] in accepted:
             arrival, hour = day_in(begun["date"]), int(begun["hour"])
             if arrival is not None and hour <= 23:
@@ -116,7 +115,7 @@ class KeyGrammar:
 
     def _expressions(self, accepted: tuple[str, ...]) -> Iterator[tuple[bool, re.Pattern[str]]]:
         yield False, _DELIVERY
-        # The project's own prefixes come first: a pattern such as `{hour}{prefix}` is ambiguous unless the prefix is known.
+        # A pattern such as `{hour}{prefix}` is ambiguous unless the prefix is known.
         own_prefix = f"(?P<prefix>{'|'.join(map(re.escape, accepted))})"
         yield True, _marker_expression(self.marker_pattern, own_prefix)
         yield True, _marker_expression(self.marker_pattern, _FIELDS["prefix"])
@@ -150,15 +149,15 @@ class KeyGrammar:
 
 @lru_cache(maxsize=1 << 14)
 def _batch(source: Source, project_id: str, arrival: date) -> BatchKey:
-    """The key of a batch, cached so that all of its objects share one value."""
+    """Cached so that all objects of a batch share one value."""
     return BatchKey(source, project_id, arrival)
 
 
 def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:
-    """Prefixes that names in the source's folder may start with.
+    """Prefixes of names in the source's folder.
 
-    A manual backfill by the vendor writes regular names; its target folder makes it a backfill. The reverse, a
-    backfill's name among regular exports, is a misplaced file, and reading it would mix the sources.
+    The vendor's manual backfills have regular names; the folder makes them backfills. A backfill's name among regular exports
+    is a misplaced file, and reading it would mix the sources.
     """
     prefix = source.prefix(project_id)
     return (prefix,) if source is Source.REGULAR else (prefix, Source.REGULAR.prefix(project_id))

@@ -1,4 +1,4 @@
-"""Parses many lines to Arrow columns at once, provided that every line follows the contract; otherwise returns None."""
+"""Parses many lines to Arrow columns at once, if every line follows the contract; else returns None."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ _KINDS = {
     ColumnType.JSON: Kind.JSON,
 }
 PROJECTS = range(1 << 63)
-"""Ids that a column can hold."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Scan = Callable[[bytes, int], dict[str, pa.Array] | None]
-"""Lines, each with its line break, and their number -> columns; None where the parser in Python is to be asked."""
+"""Lines with their line breaks, and their number -> columns; None if the Python parser must decide."""
 
 
 def native_scan(project_id: str, arrival_date: date, max_line_bytes: int) -> Scan | None:
@@ -86,18 +85,15 @@ UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _VENDOR_FORM_CHARACTERS = 26
 """Length of `YYYY-MM-DD HH:MM:SS.ffffff`, by far the most frequent form."""
 _FREQUENT = (b"null", b"{}", b"[]")
-"""Values that a column may hold in every line."""
 _MOST_TEXT_BYTES = (1 << 31) - 1
 _FIRST_INSTANT = _microseconds(datetime.min.replace(tzinfo=UTC))
-"""The line parser accepts no earlier time; Arrow also accepts the year 0. A number, since the first Arrow value of a process
-imports pandas."""
+"""The line parser accepts no earlier time, but Arrow does. A number, since a process's first Arrow value imports pandas."""
 
 
 class ColumnParser:
     """Parses lines of one project and arrival day, many at once."""
 
     def __init__(self, project_id: str, arrival_date: date, max_line_bytes: int) -> None:
-        """`project_id` and `arrival_date` (UTC) come from the object's name."""
         self._app = int(project_id)
         self._too_late = too_late(arrival_date)
         self._max_line_bytes = max_line_bytes
@@ -147,7 +143,7 @@ class ColumnParser:
 
 
 def _are_short(text: bytes, most: int) -> bool:
-    """Whether no line exceeds `most` bytes: from line break to line break, as far as one can see."""
+    """Whether no line, from line break to line break, exceeds `most` bytes."""
     at = -1
     while len(text) - at > most + 2:
         at, before = text.rfind(b"\n", at + 1, at + most + 2), at
@@ -159,10 +155,10 @@ def _are_short(text: bytes, most: int) -> bool:
 def _holds_one_object_a_line(text: bytes, count: int) -> bool:
     """Whether each line begins and ends as an object does.
 
-    Then a decoder that goes on from value to value, whatever lies between them, finds one or more on each line and none that
-    goes on in the next one: JSON has no line break in a text, and no `{` after a `}`. As many values as lines are one each.
+    A decoder of consecutive values then finds at least one on each line and none across lines, since JSON has no line break in a
+    text and no `{` after a `}`. As many values as lines are one each.
     """
-    # Compared in numpy, since `bytes.count` takes three times as long.
+    # In numpy, since `bytes.count` takes three times as long.
     characters = np.frombuffer(text, np.uint8)
     breaks = np.flatnonzero(characters == ord("\n"))
     begins, ends = characters[np.concatenate([[0], breaks[:-1] + 1])], characters[breaks - 1]
@@ -182,7 +178,7 @@ def _column(name: str, values: tuple[Any, ...]) -> pa.Array:
 
 
 def _texts_of_json(name: str, values: tuple[Any, ...]) -> pa.Array:
-    """The JSON texts of a column, null where JSON's `null` was delivered."""
+    """The JSON texts of a column; null for JSON's `null`."""
     count, data = len(values), b"".join(values)
     first = bytes(values[0])
     if first in _FREQUENT and data == first * count:

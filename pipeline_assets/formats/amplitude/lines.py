@@ -26,14 +26,13 @@ from pipeline_assets.formats.base import EVENT_TIME, ColumnType, ParsedLine, Ref
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Each digit can match in one way only: an ambiguous expression would backtrack over every split of a run of digits.
+# Each digit matches in one way only: an ambiguous expression would backtrack over every split of a run of digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PLAIN_INTEGER = re.compile(r"-?[0-9]+")
 _FINER_THAN_MICROSECONDS = re.compile(r"(:[0-9]{2}\.[0-9]{6})[0-9]+")
 _STRING_OR_BRACKET = re.compile(rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]')
 MAX_DEPTH = 500
-"""Most nested arrays and objects, including the line's own. Parsers fail at the interpreter's recursion limit, which varies
-with the caller and the Python version; a lower bound of our own gives the same result everywhere."""
+"""Most nested arrays and objects, the line's own included. Interpreters' recursion limits vary; a lower bound does not."""
 _Long = Annotated[int, msgspec.Meta(ge=_LONG_MIN, le=_LONG_MAX)]
 
 _FIELD_TYPES: dict[ColumnType, tuple[Any, Any]] = {
@@ -70,7 +69,6 @@ class LineParser:
     """Parses the lines of one object one by one."""
 
     def __init__(self, project_id: str, arrival_date: date, max_line_bytes: int) -> None:
-        """`project_id` and `arrival_date` (UTC) come from the object's name."""
         self._app = int(project_id)
         self._too_late = too_late(arrival_date)
         self._max_line_bytes = max_line_bytes
@@ -122,17 +120,16 @@ class LineParser:
 
 
 def event_decoder() -> msgspec.json.Decoder[Any]:
-    """A decoder of a line to a struct of COLUMN_NAMES; it raises DecodeError if a value is not of its column's type."""
+    """A decoder of a line to a struct of COLUMN_NAMES; raises DecodeError for a value of another type."""
     return msgspec.json.Decoder(_Event)
 
 
 FIRST_MOMENT = datetime(1900, 1, 1, tzinfo=UTC)
-"""Earlier times are the zero values of clients without a clock (the years 1, 1601, 1899), or dates too early for
-date arithmetic in Spark and Python."""
+"""Earlier times are zero values of clients without a clock (years 1, 1601, 1899), or too early for Spark and Python."""
 
 
 def too_late(arrival_date: date) -> datetime:
-    """The first time that is refused as in the future: more than a day after the arrival day, so a device clock is wrong."""
+    """The first time refused as in the future: more than a day after the arrival day."""
     return datetime.combine(arrival_date, time.min, UTC) + timedelta(days=2)
 
 
@@ -162,9 +159,9 @@ def line_keys(line: bytes) -> Set[str] | None:
 def parse_leniently(line: bytes) -> ParsedLine:
     """Parse what the typed parser refuses: unknown keys, numbers and bags as text, lone surrogates; raises _RefusedError.
 
-    The last of several duplicate keys counts, as in other JSON parsers. A number, boolean, object or array delivered for
-    a string column is kept as its JSON text. `$insert_id` takes precedence over `insert_id` unless it is null or absent.
-    An empty text is null where the column holds no text, and so is a value that cannot be read and that nothing rests on.
+    The last of duplicate keys counts, as in other JSON parsers. A number, boolean, object or array in a string column is kept as
+    JSON text. `$insert_id` takes precedence over `insert_id` unless it is null or absent. An empty text is null in a column
+    without texts, and so is an unreadable value outside of NEEDED_COLUMNS.
     """
     members = _members(line)
     delivered = {DELIVERED_KEYS[key]: text for key, text in members.items() if key in DELIVERED_KEYS}
@@ -188,13 +185,13 @@ def parse_leniently(line: bytes) -> ParsedLine:
                 if name in NEEDED_COLUMNS:
                     raise
                 unreadable.append(name)
-                # No other key takes the name with the dollar: as delivered, it is this column's own.
+                # The name with the dollar is this column's own delivered key, so no other key takes it.
                 extra[f"${name}" if name in extra else name] = text
             if kind is ColumnType.STRING:
                 value, count = _SURROGATE.subn("\N{REPLACEMENT CHARACTER}", value)
                 replaced += count
         values.append(value)
-    # json.dumps writes ASCII, so a lone surrogate in a key stays escaped, as it was delivered.
+    # json.dumps writes ASCII, so a lone surrogate in a key stays escaped, as delivered.
     members_text = ",".join(f"{json.dumps(key)}:{extra[key]}" for key in sorted(extra))
     return ParsedLine(values, f"{{{members_text}}}" if extra else None, replaced, lenient, tuple(unreadable))
 
@@ -222,7 +219,7 @@ def _members(line: bytes) -> dict[str, str]:
 
 
 def _members_with_surrogates(text: str) -> dict[str, str]:
-    # Numbers stay text: the interpreter refuses to read integers of thousands of digits.
+    # Numbers stay text: the interpreter refuses integers of thousands of digits.
     scan = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=no_constant)
     try:
         decoded = scan.decode(text)
@@ -230,7 +227,7 @@ def _members_with_surrogates(text: str) -> dict[str, str]:
         raise _RefusedError(QuarantineReason.BAD_JSON, str(error)) from None
     if not isinstance(decoded, dict):
         raise _RefusedError(QuarantineReason.NOT_AN_OBJECT, f"starts with {text[:20]!r}")
-    # The scanner returns where each value ends, so the text of a value is kept as delivered.
+    # The scanner returns where each value ends, so a value's text is kept as delivered.
     members: dict[str, str] = {}
     place = _skip(text, text.index("{") + 1)
     while text[place] != "}":
@@ -245,13 +242,13 @@ def _members_with_surrogates(text: str) -> dict[str, str]:
 
 
 def bag_text(name: str, text: str) -> str | None:
-    """The JSON text of a JSON column: of a bag that was delivered as text, what the text holds, its escapes undone once.
+    """The JSON text of a JSON column; a bag delivered as text is unescaped once. None if the text holds no JSON object.
 
-    None if the text holds no JSON object; empty text and the text `null` stay, because they hold nothing.
+    Empty text and the text `null` stay, because they hold nothing.
     """
     if text[0] != '"' or name not in BAG_COLUMNS:
         return text
-    # Half a surrogate pair cannot be stored; it stays escaped, as in a bag that is delivered as an object.
+    # Half a surrogate pair cannot be stored; it stays escaped, as in a bag delivered as an object.
     bag = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", json.loads(text)).strip(" \t\r\n")
     if bag in ("", "null"):
         return text
@@ -306,7 +303,7 @@ def _long(name: str, number: str) -> int:
 
 
 def _instant(text: str) -> datetime | None:
-    """The text as a UTC time, cut at microseconds; without a zone it is taken as UTC. None if it is no time."""
+    """The text as a UTC time (the default zone), cut at microseconds; None if it is no time."""
     try:
         if (
             len(text) == 26
@@ -315,7 +312,7 @@ def _instant(text: str) -> datetime | None:
             and text[19] == "."
             and text[20:].isdigit()
         ):
-            # The vendor's own form, by far the most frequent, in a fifth of the time of the general case below.
+            # The vendor's own form, in a fifth of the general case's time.
             return datetime.fromisoformat(text + "+00:00")
         # msgspec would round a finer fraction, possibly into another day.
         value = msgspec.convert(_FINER_THAN_MICROSECONDS.sub(r"\1", text), datetime)
