@@ -30,7 +30,6 @@ class ColumnType(StrEnum):
     DOUBLE = "double"
     BOOLEAN = "boolean"
     JSON = "json"
-    """JSON text, byte for byte as delivered; stored as string."""
 
     @property
     def spark_type(self) -> str:
@@ -68,7 +67,7 @@ class KeyStem(NamedTuple):
 
     text: str
     is_dated: bool
-    """False if the date does not follow directly, so that keys are not ordered by day."""
+    """Whether the date follows directly, so that keys are ordered by day."""
 
     @property
     def whole(self) -> tuple[str, str]:
@@ -128,7 +127,6 @@ class RefusedLine:
     reason: QuarantineReason
     detail: str
     column: str | None = None
-    """The column of an unreadable value, if the reason does not name it."""
 
     @property
     def counted_as(self) -> str:
@@ -174,7 +172,6 @@ class ExportFormat:
     event_number: Callable[[bytes], int | None]
     """Unparsed line -> 64-bit number, the same in every delivery of its event; None without any id."""
     line_keys: Callable[[bytes], Set[str] | None]
-    """The keys of a line that is a JSON object in UTF-8, else None."""
     own_keys: frozenset[str]
     """A line with at least `least_own_keys` of these keys is this exporter's, readable or not."""
     least_own_keys: int = 2

@@ -37,18 +37,16 @@ _READ_FAILURES = (
     OSError,
     ValueError,
 )
-"""Errors of zipfile for a cut, damaged, encrypted or unexpectedly packed zip."""
 
 
 class Member(NamedTuple):
     """One hourly file in an archive, read through to its end once."""
+
     name: str
     hour: Hour
     shard: int
     size_bytes: int
-    """Of the gzip file, as landing stores it."""
     content_sha256: str
-    """Of the decompressed content."""
 
 
 class Archive(NamedTuple):
@@ -64,8 +62,7 @@ def read_archive(
 ) -> Archive:
     """Read every member to its end once, keeping nothing; raises ExportContentError if the archive as a whole is unusable.
 
-    It is if it is no zip or cut; if a member's name leads elsewhere, is of another project or hour, or occurs twice; or if it
-    decompresses to too much. `max_member_bytes`: limit for a decompressed member.
+    So are no zip, a wrong or repeated name, another project or hour, and too large a content (`max_member_bytes`).
     """
     subject = f"export of {project_id}, {hours}"
     members: dict[Hour, list[Member]] = {}
@@ -188,7 +185,6 @@ def _bound(info: zipfile.ZipInfo, max_member_bytes: int, room: int) -> tuple[int
 
 
 def _measured(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> tuple[int, int, str]:
-    """Stored bytes of the gzip file, decompressed bytes and their hash; raises BadObjectError."""
     if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
         raise BadObjectError(
             QuarantineReason.NOT_GZIP, "it is encrypted, or packed in a way that the vendor never used"

@@ -33,7 +33,6 @@ class Line:
     left_out: int = 0
     """Bytes at its end that were dropped, if it exceeds the longest allowed line."""
     is_blank_beyond: bool = True
-    """Whether the dropped bytes are white space only."""
 
     @property
     def length(self) -> int:
@@ -56,11 +55,7 @@ class BadObjectError(Exception):
 
 
 def decompress(stored: IO[bytes], max_bytes: int) -> IO[bytes]:
-    """The decompressed object with all its gzip members; the caller closes it. Raises BadObjectError.
-
-    A large object is never in memory as a whole. Zero bytes at the end are padding, as for gzip; zero bytes between members,
-    and anything else that is no member, make the object bad.
-    """
+    """The decompressed gzip members; the caller closes them. Raises BadObjectError; only zero bytes at the end are padding."""
     text = a_spool()
     try:
         _members(stored, text, max_bytes)
@@ -127,13 +122,11 @@ class Block:
 
     first_number: int
     first_offset: int
-    """In bytes from the start of the decompressed object."""
     text: bytes
     count: int
     left_out: int = 0
     """Dropped bytes of its only line, if that exceeds the longest allowed line."""
     is_blank_beyond: bool = True
-    """Whether the dropped bytes are white space only."""
 
     @property
     def lines(self) -> Sequence[bytes]:
@@ -164,10 +157,7 @@ class Block:
 
 
 def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int) -> Iterator[Block]:
-    """Yield all lines in blocks of at most `max_lines`; a block ends with the line that reaches `max_bytes`.
-
-    Skips a byte order mark. Cuts a line longer than `max_line_bytes` to one byte more, if it exceeds a block.
-    """
+    """Yield all lines in blocks up to `max_lines` or the line that reaches `max_bytes`; cuts a line over `max_line_bytes`."""
     head = text.read(len(BOM))
     offset, number = (len(BOM), 1) if head == BOM else (0, 1)
     head = b"" if head == BOM else head
@@ -194,12 +184,10 @@ def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int)
 
 
 def _ends(text: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where each line ends, with its line break."""
     return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
 
 
 def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:
-    """Skip the rest of a line: the length of its line break, the skipped bytes, whether these are white space only."""
     skipped, is_blank = 0, True
     while part := text.readline(_WRITE_BYTES):
         skipped += len(part)

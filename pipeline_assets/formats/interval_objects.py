@@ -41,11 +41,10 @@ def folder_of_intervals(dimension: str) -> str:
 
 
 def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
-    """Yield all intervals of a history up to the day `as_of`; raises BadSnapshotError for the first fault.
+    """Yield all intervals of a history up to the day `as_of`; raises BadSnapshotError for the first fault or overlap.
 
-    Intervals of one id must not overlap; adjacent ones with the same values are joined. An interval that is open or ends after
-    `as_of` is cut there. `stored` and `max_line_bytes`: see `records`; the object is read twice. Memory: 24 bytes per interval,
-    and the intervals of ids that have overlapping or joinable intervals.
+    Adjacent equal intervals are joined, open and later ends cut to `as_of`. Reads `stored` (see `records`) twice; memory: 24
+    bytes per interval.
     """
     # Two hashes and two days of each interval find the ids with overlapping or joinable intervals.
     ids, values, starts, ends = array("q"), array("q"), array("i"), array("i")
@@ -68,7 +67,6 @@ def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, a
 
 
 def _meeting(columns: Mapping[str, array[int]]) -> frozenset[int]:
-    """Hashes of ids with overlapping or joinable intervals; collisions may add others."""
     spans = pa.table({name: _column(column) for name, column in columns.items()})
     spans = spans.sort_by([("id", "ascending"), ("start", "ascending")])
     later, former = spans.slice(1), spans.slice(0, len(spans) - 1)

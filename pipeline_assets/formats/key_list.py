@@ -34,7 +34,6 @@ class KeyList:
 
     columns: tuple[str, ...]
     rows: list[tuple[str | None, ...]] = field(default_factory=list)
-    """Values in the order of `columns`; event_date as YYYY-MM-DD."""
     faults: list[str] = field(default_factory=list)
     faulty_lines: int = 0
 

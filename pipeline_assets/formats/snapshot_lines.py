@@ -65,10 +65,9 @@ class BadSnapshotError(ValueError):
 def records(
     stored: IO[bytes], part: SnapshotPart, required: Sequence[str], max_line_bytes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the line (from 1) and the fields by name of each record; raises BadSnapshotError for the first bad record.
+    """Yield line (from 1) and fields by name of each record; raises BadSnapshotError for the first bad record.
 
-    Every record has the required names. A line (in CSV, a record of several lines) has at most `max_line_bytes`; only one is in
-    memory. `stored` must be seekable; it is read from its start and stays open.
+    A record has the `required` names and at most `max_line_bytes`. `stored`: seekable, read from its start, stays open.
     """
     stored.seek(0)
     is_csv = part is SnapshotPart.CSV
@@ -85,10 +84,7 @@ def records(
 def subject_of(
     line: int, fields: Mapping[str, Any], required: Collection[str], *texts: str | None
 ) -> tuple[str, str, str | None, bool]:
-    """Id, status and further columns (JSON text, keys sorted) of a record, and whether id or status was trimmed.
-
-    Raises BadSnapshotError if a table cannot store one of them, or one of the other `texts`.
-    """
+    """Id, status, further columns (JSON text), and whether one was trimmed; raises BadSnapshotError if one cannot be stored."""
     status = _seen(fields["status"]) if isinstance(fields["status"], str) else None
     if not status:
         raise BadSnapshotError(line, "status is empty or no text")
@@ -245,7 +241,6 @@ def _id(line: int, value: object) -> str:
 
 
 def _seen(text: str) -> str:
-    """The text from its first to its last visible character."""
     if text.isascii() and " " < text[:1] < _DELETE and " " < text[-1:] < _DELETE:
         return text
     found = _SEEN.search(text)
@@ -269,10 +264,7 @@ class SnapshotItem:
 
 
 def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
-    """Yield the items of a snapshot; raises BadSnapshotError if the object is not a valid snapshot.
-
-    Duplicate ids are found at the end only, so use no item before all are read. `stored`, `max_line_bytes`: see `records`.
-    """
+    """Yield a snapshot's items; raises BadSnapshotError, for duplicate ids only at the end. Arguments: see `records`."""
     # An id whose hash occurs once is unique; eight bytes an id show which ids to compare.
     hashes = array("q")
     for item in _items(stored, part, max_line_bytes):

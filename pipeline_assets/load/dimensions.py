@@ -165,10 +165,7 @@ def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) 
 def dimension_facts(
     runtime: LoadRuntime, request: LoadRequest, table: Table, listings: Listings, new_items: Collection[date] = ()
 ) -> Facts:
-    """The facts about the slices of a dimension's table that this load considers; all months of a delivered history.
-
-    `new_items`: days whose snapshots this run published; slices built from them are considered too.
-    """
+    """The facts about a dimension table's slices in this load, with those built from `new_items` (days published now)."""
     days = () if table.reads_landing(runtime.settings) else new_items
     slices = {Slice(table.kind.slice_day(day), ALL_PROJECTS) for day in days}
     facts = Facts(runtime.settings, request.slices_of(table.kind) | slices, {}, {})
@@ -177,7 +174,6 @@ def dimension_facts(
         return facts
     if not table.reads_history(runtime.settings):
         facts = _as_listed(runtime.ledger, facts, table, listing, request.now.date())
-        # Publishing checks later exclusions (Changes.exclusions).
         return replace(facts, exclusions=listing.exclusions)
     history = look_at_history(runtime, request, table, listing)
     months = facts.slices | months_of(table, history, runtime.ledger.slices(table.key, [ALL_PROJECTS]).keys())

@@ -43,10 +43,7 @@ def _touched(step: Changes) -> Iterator[tuple[BatchKey, set[Place]]]:
 
 
 def condensed(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
-    """The last record and publication of each slice, with the inputs of the first step, and the last head of a table.
-
-    Readers never saw earlier results, so no notice mentions them.
-    """
+    """The last record and publication of each slice, with the inputs of the first step; readers never saw earlier results."""
     first: dict[Any, Any] = {}
     last: dict[Any, int] = {}
     for number, (table, step) in enumerate(steps):
@@ -78,18 +75,13 @@ def condensed(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]
 
 @dataclass
 class _TableDraft:
-    """One table in this load's draft."""
-
     table: Table
     base_id: int
-    """The head of main that it builds on."""
     snapshot_id: int
     slices: set[Slice] = field(default_factory=set)
     branches: list[str] = field(default_factory=list)
     published: set[Slice] = field(default_factory=set)
-    """Slices in main already, if tables are published one after another."""
     stand_ins: set[int] = field(default_factory=set)
-    """All staged snapshots that later steps may have read."""
     emptied: frozenset[Slice] = frozenset()
     """Slices that are empty in the staged snapshot, because a data file is gone."""
 
@@ -111,7 +103,6 @@ class Draft:
         self._tables: dict[str, _TableDraft] = {}
         self._steps: list[tuple[str, Changes]] = []
         self._built_from: dict[Place, Mapping[Place, Digest]] = {}
-        """Published slice -> its inputs."""
         self.looked_at: set[Slice] = set()
         """Derived slices accepted so far, also those given up since: the next pass considers them again."""
         self._near: dict[int, frozenset[Slice]] = {}
@@ -160,7 +151,6 @@ class Draft:
         if self._request is None:
             return {}
         request, settings = self._request, self._runtime.settings
-        # Only arrivals bring new days into reach.
         arrived = sum(bool(step.batch_days) for _, step in self._steps)
         if arrived not in self._near:
             self._near[arrived] = slices_to_look_at(self.ledger, settings, request.projects, request.days)
@@ -282,7 +272,6 @@ class Draft:
         return frozenset(gone), frozenset(batches)
 
     def _settle(self, conflict: PartlyPublishedError) -> None:
-        """Drop from the draft all that was published and recorded before the conflict."""
         self._steps = self._steps[conflict.recorded :]
         for name in conflict.tables:
             own = self._tables[name]

@@ -104,10 +104,7 @@ def is_ours(path: str, location: str) -> bool:
 def each_file(
     runtime: Runtime, places: Sequence[Place], types: Mapping[str, str], function: RowsOf[Result]
 ) -> list[Result]:
-    """Apply `function` to each file of these slices, with its rows of these columns (name -> Spark type).
-
-    Rows that only Spark can read come in parts, each as a file of its slice without a path.
-    """
+    """Results of `function` for each file and its rows (columns: name -> Spark type); rows of Spark's have an empty path."""
     return each_of(runtime, files_of(runtime, places), types, function)
 
 
@@ -210,10 +207,7 @@ def objects_of_batches(
 
 
 def arrival_days(runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]) -> _ByArrival:
-    """Slice of a raw table -> arrival day (None if another program wrote none) -> its rows.
-
-    A digest with a false stored hash equals no digest of sound rows.
-    """
+    """Slice of raw -> arrival day (None: another program wrote none) -> rows; false hashes make a digest equal no other."""
     function = SummingRaw(event_hashes())
     return _by_arrival(each_file(runtime, [Place(table, snapshot_id, frozenset(slices))], function.types, function))
 

@@ -48,10 +48,9 @@ from resources.ledger.store import Ledger
 
 MOST_ROWS = 100_000
 QUERY_SECONDS = 60
-"""Time limit of the query."""
 _CONNECT_SECONDS = 10
 _STEPS_BETWEEN_LOOKS = 10_000
-"""SQLite has no time limit, so its progress handler checks the clock after so many instructions."""
+"""SQLite has no time limit: its progress handler checks the clock."""
 
 
 def read_query(settings: Settings, names: GoldenNames, first: date, last: date) -> GoldenReading:
@@ -75,7 +74,6 @@ def _rows(url: str, query: str, seconds: int, first: date, last: date) -> list[M
     try:
         with _failures(url), engine.connect() as connection:
             _limit(connection, seconds)
-            # Streaming bounds the memory of an endless answer to the fetched rows.
             asked = connection.execution_options(stream_results=True).execute(
                 sa.text(query), {"first_day": first.isoformat(), "last_day": last.isoformat()}
             )
@@ -135,7 +133,6 @@ def _text(value: object) -> str:
 
 
 GOLDEN_TABLES = tuple(table for table in DERIVED if table.measures)
-"""Tables that golden totals may name."""
 MEASURES = frozenset(GoldenMeasure(table.key, name) for table in GOLDEN_TABLES for name in measures_of(table.key))
 
 
@@ -145,9 +142,9 @@ def golden_names(settings: Settings) -> GoldenNames:
 
 
 def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: date) -> GoldenReading:
-    """The totals of the days from `first` to `last`; lists the folder once and reads each file once.
+    """The totals of the days from `first` to `last`, with unreadable files as faults.
 
-    An unreadable file becomes a fault. Raises LandingAccessError and LandingUnavailableError for landing itself.
+    Raises LandingAccessError and LandingUnavailableError.
     """
     listed = [entry for entry in landing.list_folder(PREFIX) if golden_key(first) <= entry.key <= golden_key(last)]
     read = [_read(landing, entry, names) for entry in listed]
@@ -207,7 +204,6 @@ def record_comparison(
 
 
 def _sources(settings: Settings) -> list[GoldenSource]:
-    """Sources whose records count: a query only if one is set, or nobody could correct them."""
     return [one for one in GoldenSource if one is not GoldenSource.QUERY or settings.golden_query is not None]
 
 
@@ -273,10 +269,7 @@ class Reconciliation:
 def reconcile(
     ledger: Ledger, landing: LandingStore, settings: Settings, projects: Sequence[str], first: date, last: date
 ) -> Reconciliation:
-    """Read the totals of the days, record them, compare, and record the result.
-
-    A failed query becomes a fault. Raises the errors of landing and ledger.
-    """
+    """Read the totals of the days, record them, compare, and record the result. Raises the errors of landing and ledger."""
     names = golden_names(settings)
     readings = [read_landing(landing, names, first, last)]
     readings += [_asked(ledger, settings, names, first, last)] if settings.golden_query is not None else []

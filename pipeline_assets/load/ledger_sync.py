@@ -43,10 +43,7 @@ _WORDS = {
 
 
 def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
-    """Copy decisions in both directions between ledger and warehouse.
-
-    Raises LakehouseError or LakehouseUnavailableError if the warehouse cannot be read.
-    """
+    """Copy decisions between ledger and warehouse. Raises LakehouseError, or LakehouseUnavailableError."""
     counts = ledger.interventions.read_back()
     parts = [f"{counts[kind]} {_WORDS[kind]}" for kind in ActKind if counts[kind]]
     if parts:
@@ -54,11 +51,7 @@ def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
 
 
 def _unrecorded_runs(runtime: Runtime, table: Table, known: Head | None) -> dict[Slice, Commit]:
-    """Slice -> the last load's commit to it that this ledger lacks.
-
-    A ledger outside the catalog's database lacks it after a crash between commit and record; so does a newly attached ledger.
-    Reads the commits since `known`, or all that the table keeps for None.
-    """
+    """Slice -> the last load's commit since `known` (None: all) that this ledger lacks, since a crash or as newly attached."""
     commits = runtime.lakehouse.commits(table, None if known is None else known.snapshot_id)
     made: dict[Slice, Commit] = {}
     for commit in (commit for commit in commits if commit.run_id is not None):
@@ -108,7 +101,6 @@ def undo_deletes(
         seen, days = digests(head), {key.event_date for key in change.slices}
         made = runtime.ledger.publications(table.key, sorted({key.project_id for key in change.slices}), days)
         last = {one.key: one for one in made if one.key in recorded and one.digest_after == recorded[one.key].digest}
-        # The rows stay as they are; publications say what readers saw meanwhile.
         changes = Changes(head=(table.key, head, head))
         for key in sorted(change.slices):
             digest, before, files = recorded[key].digest, seen.get(key, EMPTY), recorded[key].file_hash or ""
@@ -130,10 +122,9 @@ def undo_deletes(
 def sync_ledger(runtime: Runtime, table: Table, run_id: str, *, may_publish: bool = True) -> int:
     """Make the ledger agree with the head of main; return that snapshot id.
 
-    A slice with other files but the same digest was compacted. Another digest comes from another writer or an unrecorded
-    commit: it is recorded as a publication without known inputs, so that the load rebuilds it. Slices with only delete files
-    added are published again without these. Raises PublishConflictError if other runs keep syncing the same table, and
-    LakehouseError for delete files unless `may_publish`.
+    Other files with the same digest were compacted. Another digest becomes a publication without known inputs, to be rebuilt.
+    Slices with added delete files are published again without these. Raises PublishConflictError if other runs keep syncing the
+    table, LakehouseError for delete files unless `may_publish`.
     """
     for _ in range(runtime.settings.publish_attempts):
         head = runtime.lakehouse.head(table)
@@ -151,7 +142,6 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str, *, may_publish: boo
                 continue
             if after != head:
                 head, known = after, runtime.ledger.head(table.key)
-                # Another run's publications meanwhile are on record as well.
                 live, recorded = runtime.lakehouse.slice_files(table, head), runtime.ledger.slices(table.key, None)
         found = _found(runtime, table, head, known, live, recorded)
         if runtime.ledger.record_found(found, run_id, known_head=known):
@@ -205,7 +195,6 @@ def _found(
                 after,
                 Cause.of(CauseKind.UNRECORDED_RUN, made.run_id) if made else Cause.of(CauseKind.FOREIGN),
                 made.run_id if made else None,
-                # Visible to readers since its commit.
                 published_at=made.committed_at if made else "",
             )
         )
@@ -251,10 +240,7 @@ def _settle_batches(
 
 
 def _settle_objects(runtime: Runtime, table: Table, head: int, changes: Changes) -> None:
-    """Mark all objects of differing batches as unread, with their rows in raw, so that a load reads them again.
-
-    An object with fewer rows than recorded is marked as damaged: only landing has the others.
-    """
+    """Mark all objects of differing batches as unread, or as damaged if rows are missing, so that a load reads them again."""
     known: dict[str, DeliveryRecord] = {}
     for batch in changes.batch_days:
         known |= runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)

@@ -64,8 +64,8 @@ def after_publish(runtime: Runtime, request: LoadRequest, reports: Collection[Ta
 def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
     """Load the requested days into the selected tables; publish everything at once, then yield one report per table.
 
-    Slices that other writers changed are built again, a bounded number of times; then it raises PublishConflictError, with
-    nothing published. `is_live`: attempt in a branch's name -> whether its run is alive (None: unknown), else the branch goes.
+    Raises PublishConflictError, with nothing published, if other writers keep changing the slices. `is_live`: attempt in a
+    branch's name -> whether its run is alive (None: unknown); branches of dead runs are dropped.
     """
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
@@ -115,7 +115,6 @@ def _published(
             runtime.log(f"{conflict.subject}: {conflict.reason}; nothing was published yet, and it is built again")
             draft.give_up(conflict)
             if listings.keys() & {table for table, _ in conflict.slices}:
-                # Exclusions may be new; tables exist for the first listing.
                 fresh = list_dimensions(runtime, request)
                 listings = {key: listing for key, listing in fresh.items() if key in listings}
     raise AssertionError
@@ -151,7 +150,6 @@ def _staged(
         for table in derived:
             with lakehouse_failures(table.key):
                 report = rebuild_stale(runtime, request, table, facts)
-            # Later tables consider days built near a stale day, too.
             published = {outcome.key for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
             if not published <= facts.slices:
                 facts = facts.extended(runtime.ledger, facts.slices | published, ())

@@ -74,7 +74,6 @@ class Runtime:
     log: Callable[[str], None] = lambda _: None
     """Writes a line of progress; lines are escaped and shortened, because names in them may come from data."""
     folds: SharedFolds = field(default_factory=SharedFolds, compare=False)
-    """Folds of refined.events, shared by all aggregates of this load."""
     skew: SkewLog = field(default_factory=SkewLog, compare=False)
     new_bytes: NewBytes = field(default_factory=NewBytes, compare=False)
 
@@ -171,10 +170,7 @@ class TableReport:
 
 
 def merged(former: TableReport | None, later: TableReport, accepted: Collection[Slice]) -> TableReport:
-    """Merge the reports of two passes over a table; `accepted`: slices that the load publishes, from either pass.
-
-    To the later pass, the former one's acceptances are unchanged and its refusals repeats; here both are this run's results.
-    """
+    """Merge the reports of two passes over a table, with both passes' results; `accepted`: slices that the load publishes."""
     if former is None:
         return later
     told = {outcome.key: outcome for outcome in former.outcomes}
@@ -188,7 +184,6 @@ def merged(former: TableReport | None, later: TableReport, accepted: Collection[
             outcomes.append(replace(outcome, is_repeat=False))
         else:
             outcomes.append(outcome)
-    # Days that the later pass did not report.
     outcomes += [before for key, before in told.items() if key in accepted or before.verdict is Verdict.REFUSED]
     return replace(
         later,
@@ -217,7 +212,6 @@ DAY_VERDICTS = {
     BatchVerdict.WAITING: Verdict.WAITING,
     BatchVerdict.MOVED: Verdict.WAITING,
 }
-"""The verdict of a raw day, by the verdict of its batch."""
 
 
 def outcome_of(record: SliceRecord, **changes: Any) -> Outcome:

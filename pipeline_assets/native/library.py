@@ -193,7 +193,6 @@ def _array(kind: pa.DataType, column: Buffers, rows: int, owner: _Table) -> pa.A
     buffers = [pa.foreign_buffer(column.validity, (rows + 7) // 8, owner) if nulls else None]
     if column.offsets:
         buffers.append(pa.foreign_buffer(column.offsets, 4 * (rows + 1), owner))
-    # Empty texts have no address.
     buffers.append(pa.foreign_buffer(column.values, column.length, owner) if column.length else pa.py_buffer(b""))
     return pa.Array.from_buffers(kind, rows, buffers, nulls)
 
@@ -217,7 +216,6 @@ _KINDS = {
     pa.bool_(): (HashedKind.BOOLEAN, 0),
     pa.float64(): (HashedKind.DOUBLE, 8),
 }
-"""Type of a column -> its content, and the bytes of a number."""
 _OFFSET_BYTES = 4
 
 
@@ -236,7 +234,6 @@ def row_hashes(columns: Sequence[pa.Array], version: str) -> tuple[pa.Array, pa.
 
 
 def _column(values: pa.Array) -> HashedColumn:
-    """The column without offset; its buffers live as long as `values`."""
     if values.null_count == len(values):
         return HashedColumn(kind=HashedKind.NOTHING)
     kind, width = _KINDS[values.type]

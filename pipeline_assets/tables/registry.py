@@ -20,10 +20,7 @@ _Kind = TypeVar("_Kind", AggregateTable, Dimension)
 
 
 def _named(setting: str, kind: type[_Kind], built_in: tuple[_Kind, ...]) -> tuple[_Kind, ...]:
-    """The built-in tables or dimensions, then those that the setting names as `package.module:NAME`.
-
-    Raises SettingsError for a name without a table or dimension, or a taken one.
-    """
+    """Built-in ones, then those named as `package.module:NAME`. Raises SettingsError for an unknown or taken name."""
     found = {one.name: one for one in built_in}
     value = named_value(setting)
     for named in filter(None, map(str.strip, value.split(",") if isinstance(value, str) else value or ())):

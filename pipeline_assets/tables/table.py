@@ -45,10 +45,7 @@ class TableKind:
         return ()
 
     def exchange_days(self, settings: Settings) -> int:
-        """The most days between two slices that can exchange rows; 0 if rows never change their day.
-
-        Publication and rollback treat slices that exchange rows as one.
-        """
+        """The most days between two slices that can exchange rows (0: none do); these are published and rolled back together."""
         return 0
 
     def reads_landing(self, table: str, settings: Settings) -> bool:
@@ -117,10 +114,7 @@ class Snapshot(TableKind):
 
 
 class Validity(TableKind):
-    """The intervals during which items had a status; one slice a month, filed under its first day.
-
-    Computed from snapshots, or read from a delivered history if `delivered_intervals` says so.
-    """
+    """The intervals during which items had a status, from snapshots or delivered; a slice a month, filed under its first day."""
 
     name = "validity"
     is_shared = True
@@ -214,15 +208,12 @@ class Table:
     upstream: tuple[str, ...] = ()
     checks: tuple[CheckRule, ...] = ()
     exact_bounds: tuple[str, ...] = ()
-    """Columns whose file metrics keep exact bounds."""
     many_valued: tuple[str, ...] = ()
     """Columns with almost no repeated values, which are written without a dictionary."""
     day_column: str = "event_date"
     recovery: str = ""
-    """One sentence: the operator's action when a day of this table is red."""
     measures: Mapping[str, Measure] = field(default_factory=dict, hash=False)
     dimension: Dimension | None = None
-    """The dimension that its events are joined with, as of the day of the event."""
 
     @property
     def identifier(self) -> str:
@@ -281,7 +272,6 @@ class AggregateTable(Table):
     fold: Fold | None = None
     """How tasks compute rows and controls from the files of refined.events; otherwise Spark computes both."""
     build: Callable[[DataFrame, Settings], DataFrame] | None = None
-    """Whole slices of refined.events -> this table's rows."""
     controls: Callable[[DataFrame, Settings], DataFrame] | None = None
     """The same input -> event_date, project_id and one column per measure, computed in another way than by the build."""
 
@@ -327,4 +317,3 @@ class AsOfTable(Table):
     build: Callable[[DataFrame, DataFrame, Settings], DataFrame]
     """Narrow events and the day's items (event_date date, id, status string) -> rows, equal for both sources of items."""
     controls: Callable[[DataFrame, DataFrame, Settings], DataFrame]
-    """The same input -> event_date, project_id and figures of the slice, shown with its checks."""

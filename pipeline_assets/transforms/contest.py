@@ -141,11 +141,7 @@ class Decided:
 
 
 def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> Decided:
-    """The fate of each row (SCHEMA), from all rows of its key within the window; time and memory are linear in the rows.
-
-    The least of equal rows represents them, unless the slice holds another one of them (`slice_difference`). Rows of one place
-    share a fate.
-    """
+    """The fate of each row (SCHEMA), in linear time; the least of equal rows wins unless another is held (`slice_difference`)."""
     keys, days = key_numbers(rows), numbers_of(rows["_day"])
     equal = equal_numbers(rows, keys)
     own_ranks = _ranks(rows, precedence)
@@ -157,7 +153,6 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     cells = cells_of(copies, days[has_copies], window_days)
     best_copy[has_copies], _ = best_near(cells, ranks[has_copies], window_days)
 
-    # Any row of a rank represents it, because all are equal.
     row_of = np.zeros(len(own_ranks), dtype=np.int64)
     row_of[own_ranks] = np.arange(len(own_ranks))
     is_copy = (best_copy > ranks) | (has_copies & ~is_shown)
@@ -267,7 +262,6 @@ def source_places(rows: pa.Table, order: Sequence[Source]) -> Longs:
 
 
 def _in_order(texts: pa.ChunkedArray) -> Longs:
-    """The place of each text among the distinct ones, by code points; -1 for a null."""
     coded = whole(texts).dictionary_encode()
     places = np.empty(len(coded.dictionary) + 1, dtype=np.int64)
     places[pc.array_sort_indices(coded.dictionary).to_numpy()] = np.arange(len(coded.dictionary))

@@ -53,7 +53,6 @@ class CompetingSum:
 
     digest: Digest = EMPTY
     is_tied: bool = False
-    """Whether content alone decides between one of them and a row of the slice."""
 
     def __add__(self, other: CompetingSum) -> CompetingSum:
         """Of disjoint sets of competing rows."""
@@ -67,12 +66,8 @@ class CompetingSum:
 def competing_sums(
     rows: pa.Table, precedence: Sequence[Source], window_days: int, is_guest: Mask | None = None
 ) -> dict[Slice, CompetingSum]:
-    """Slice -> its competing rows among these (SCHEMA, one or more); slices without any are left out.
-
-    Equal rows count once, with the source that goes first. Guests are counted elsewhere: they only show that a day holds the key.
-    """
+    """Slice -> its competing rows among these (SCHEMA); equal rows count once, guests only show that a day holds the key."""
     counted = np.ones(rows.num_rows, dtype=np.bool_) if is_guest is None else ~is_guest
-    # Most rows share their key with rows of their own day only.
     is_beside = _are_beside(key_numbers(rows), numbers_of(rows["_day"]), window_days)
     if not is_beside.any():
         return {}
@@ -117,7 +112,6 @@ def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:
 
 
 def _one_of_equals(rows: pa.Table, keys: Longs, precedence: Sequence[Source], is_counted: Mask) -> Mask:
-    """One of each set of equal counted rows (the source that goes first), and every other row."""
     equal = equal_numbers(rows, keys)
     order = np.lexsort((source_places(rows, precedence), equal, ~is_counted))
     is_one = np.ones(len(order), dtype=np.bool_)
@@ -126,7 +120,6 @@ def _one_of_equals(rows: pa.Table, keys: Longs, precedence: Sequence[Source], is
 
 
 def _tied(rows: pa.Table, keys: Longs, days: Longs, window_days: int) -> Mask:
-    """Rows with the same key, times and source as a row of another day within the window."""
     sources = whole(rows["_source"]).dictionary_encode().indices.to_numpy().astype(np.int64)
     orders = group_numbers(keys, sources, numbers_of(rows[PROCESSED]), numbers_of(rows[RECEIVED]))
     return _are_beside(orders, days, window_days)
@@ -181,14 +174,12 @@ class RowsAmong:
 class Ranges:
     """Division of rows among tasks, so that none holds all rows of a hot key.
 
-    Rows of hot keys are divided twice: deliveries of one row stay together to decide fates, rows of equal times to sum
-    competing rows. Both also get the best row of each hot key and day.
+    Rows of hot keys are divided twice: by row to decide fates, by times to sum competing rows.
     """
 
     usual: int
     """Ranges of keys; at most a million."""
     hot: int
-    """Parts of each of the two divisions."""
     hot_halves: bytes
 
     @property
@@ -209,10 +200,7 @@ class Ranges:
 def divided_rows(
     among: RowsAmong, stores: Mapping[str, Store], ranges: Ranges, items: Sequence[SliceFile | bytes]
 ) -> Iterator[tuple[int, bytes]]:
-    """Part -> rows of files, or rows read before (`as_bytes`): the divide step of an exchange.
-
-    `stores`: key of a raw table -> the objects below its location.
-    """
+    """Part -> rows of files or `as_bytes`: an exchange's divide step. `stores`: key of a table -> objects below its location."""
     for item in items:
         if isinstance(item, bytes):
             found = iter([from_bytes(item)])
@@ -228,9 +216,7 @@ class Outcome:
     """A contest's result for some slices; parts that share no row add up."""
 
     reasons: dict[Slice, Counter[str]] = field(default_factory=dict)
-    """Slice -> fate, or LOST_UNREAD -> number of rows."""
     losers: dict[tuple[Slice, str], list[pa.Table]] = field(default_factory=dict)
-    """Slice and source -> the losing rows, with the schema `contest.LOSERS`."""
     competing: dict[Slice, CompetingSum] = field(default_factory=dict)
 
     def add(self, other: Outcome) -> None:

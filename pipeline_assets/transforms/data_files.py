@@ -63,13 +63,11 @@ class FileLayout:
     types: Mapping[str, str]
     required: frozenset[str]
     many_valued: frozenset[str]
-    """Columns written without a dictionary, which would cost time and bytes."""
     day_column: str
     spec_id: int
     sort_order_id: int
     """Iceberg's id of the order in which rows arrive; 0 if they are unordered."""
     sort_by: tuple[str, ...] = ()
-    """Columns to sort each row group by, if rows arrive unordered."""
     row_group_bytes: int = 64 * 1024**2
     """In memory: a task buffers about this much, whatever the size of the file."""
     file_bytes: int = 256 * 1024**2
@@ -118,10 +116,7 @@ class _Part:
 
 
 class DataFileWriter:
-    """Writes rows that arrive grouped by slice, one open file at a time; each part of a slice has its own files.
-
-    A context manager: a failing block tries to delete its files; maintenance removes the rest.
-    """
+    """Writes rows grouped by slice, one open file at a time; a failing block tries to delete its files."""
 
     def __init__(self, layout: FileLayout, store: Store) -> None:
         self._layout = layout
@@ -144,10 +139,7 @@ class DataFileWriter:
                 self._store.delete(name)
 
     def add(self, rows: pa.RecordBatch, number: int = 0) -> Iterator[str]:
-        """Take rows with the layout's columns, grouped by slice; yield finished files as `data_file` describes them.
-
-        `number`: their part of the slice. All parts together hold at most a row group in memory.
-        """
+        """Take rows with the layout's columns, grouped by slice; yield finished files. `number`: their part of the slice."""
         self.rows += rows.num_rows
         placed = pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
         for of_slice in by_slice(placed, self._layout.day_column):
@@ -244,7 +236,6 @@ _BOUND_LENGTH = 16
 
 
 def _bounds(chunks: Sequence[Any]) -> tuple[bytes | None, bytes | None]:
-    """Iceberg's lower and upper bound; None for nulls, for NaN alone, and for texts of more than 4 KB."""
     known = [chunk.statistics for chunk in chunks if chunk.statistics.null_count < chunk.num_values]
     if not known or not all(one.has_min_max for one in known):
         return None, None

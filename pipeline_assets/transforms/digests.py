@@ -18,7 +18,6 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, ROW_ID, SEND_ID, EventHashes, hashed_rows, hashes_of
 
 HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
-"""Stored in event tables, computed on demand for others."""
 FALSE_HASHES = "false_hashes"
 _IS_FALSE = "_is_false"
 _HALF = 32
@@ -26,10 +25,7 @@ _HALF = 32
 
 
 def with_row_hashes(frame: DataFrame, columns: Sequence[str], names: Sequence[str] = (HASH_A, HASH_B)) -> DataFrame:
-    """The frame plus both halves (long) of the hash over the given columns, as `names`, which replace stored hashes.
-
-    Events are hashed as `domain/slices.py` says. Raises ValueError for a type without an encoding.
-    """
+    """The frame plus both halves (long) of the hash over the columns, as `names`. Raises ValueError for other types."""
     return _mapped(frame, partial(_hashed, _types(frame, columns), names), dict.fromkeys(names, LongType()))
 
 
@@ -51,7 +47,6 @@ _Made = Callable[[pa.Table], dict[str, pa.Array]]
 
 
 def _mapped(frame: DataFrame, made: _Made, types: Mapping[str, DataType]) -> DataFrame:
-    """The frame with the columns that `made` computes, which replace those of the same name."""
     schema = StructType([field for field in frame.schema if field.name not in types])
     for name, kind in types.items():
         schema = schema.add(name, kind)
@@ -67,7 +62,6 @@ def _each(made: _Made, names: Sequence[str], batches: Iterable[pa.RecordBatch]) 
 
 
 def _types(frame: DataFrame, columns: Sequence[str]) -> dict[str, str]:
-    """Column -> Spark type; raises ValueError for a type without an encoding before any task starts."""
     known = dict(frame.dtypes)
     types = {name: known[name] for name in columns}
     for kind in types.values():

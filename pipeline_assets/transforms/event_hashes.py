@@ -138,7 +138,6 @@ Longs = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 LOWEST = int(np.iinfo(np.int64).min)
 _HALF = 32
-"""Bits: sums of 64-bit hashes overflow a long; sums of halves do not below two billion rows."""
 
 
 def longs(column: pa.Array | pa.ChunkedArray, null: int = 0) -> Longs:
@@ -196,10 +195,7 @@ def hash_types(checked: EventHashes | None) -> Mapping[str, str]:
 
 
 def hashed_rows(checked: EventHashes | None, rows: pa.Table, project_id: str | None = None) -> HashedRows:
-    """The stored hashes of rows; with `checked`, computed from all columns and compared.
-
-    The rows are all of one project, or have a column of it.
-    """
+    """The stored hashes of one project's rows (or with its column); with `checked`, compared with computed ones."""
     if checked is None:
         first, second = (longs(rows.column(name)) for name in HASH_COLUMNS[:2])
         return HashedRows(first, second, np.zeros(rows.num_rows, np.bool_))

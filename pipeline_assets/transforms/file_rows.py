@@ -43,26 +43,19 @@ class SliceFile:
 
 
 RowsOf = Callable[[SliceFile, Iterator[pa.Table]], Result]
-"""Reduces the rows of a file, in batches, to a result; picklable."""
 
 
 def reduced_files(
     stores: Mapping[str, Store], types: Mapping[str, str], function: RowsOf[Result], files: Sequence[SliceFile]
 ) -> list[Result]:
-    """The result of each file, in order: a task's work. Raises TidemarkError if a file cannot be read.
-
-    `stores`: key of a table -> the objects below its location. `types`: column to read -> Spark type.
-    """
+    """A task's work: the result of each file. `types`: column -> Spark type. Raises TidemarkError for an unreadable file."""
     return [function(file, narrow_rows(stores[file.table], file.path, types)) for file in files]
 
 
 def reduced_batches(
     table: str, day_column: str, types: Mapping[str, str], function: RowsOf[Any], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The same for rows that only Spark can read, in order of day and project: a function of `mapInArrow`.
-
-    One row per slice of a partition, with one column `result` (pickled binary).
-    """
+    """The same for rows that only Spark reads, by day and project, for `mapInArrow`; one pickled `result` per slice."""
     parts = (part for batch in batches if batch.num_rows for part in by_slice(batch, day_column))
     for key, same in groupby(parts, lambda part: Slice(part[day_column][0].as_py(), part["project_id"][0].as_py())):
         tables = (with_columns(pa.Table.from_batches([part]), types) for part in same)

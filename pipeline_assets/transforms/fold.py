@@ -60,11 +60,7 @@ def _platform(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Arra
 
 
 def _user(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Array]:
-    """The user: `merged_amplitude_id`, else `amplitude_id`, else `user_id`, else `device_id`; a blank id counts as missing.
-
-    The vendor names the merged user in `data` (Amazon S3 export, event table schema); exports of warehouses have their own key.
-    Files of merged ids are not loaded.
-    """
+    """Source: `data` in the vendor's S3 event schema; exports of warehouses have a key of their own. Blank ids are missing."""
     ids = [merged for name in USER_COLUMNS[:2] if (merged := _merged(rows[name])) is not None]
     number = pc.coalesce(*ids, rows["amplitude_id"])
     if not number.null_count:
@@ -147,7 +143,6 @@ class Folded:
     rows: Rows = field(default_factory=dict)
     """Values of the key columns -> values of the other columns; a decimal is in units of its last place."""
     controls: dict[str, int] = field(default_factory=dict)
-    """Total of each measure, counted in another way than in `rows`, and further figures; decimals as in `rows`."""
 
     def add(self, other: Folded) -> None:
         """Add another share of the same slice."""
@@ -186,10 +181,7 @@ def fold_active_users(facts: pa.Table) -> Folded:
 
 
 def fold_daily_revenue(facts: pa.Table) -> Folded:
-    """(currency) -> revenue, purchases, paying_users.
-
-    Controls: sum and count over all events with revenue; events with unreadable revenue, and with repeated revenue.
-    """
+    """(currency) -> revenue, purchases, paying_users. Controls: sums over all events; unreadable and repeated revenue."""
     paid = facts.filter(pc.is_valid(facts["revenue"]))
     currencies, names = _codes(paid["currency"])
     users, purchases = _distinct_users(currencies, len(names), paid), np.bincount(currencies, minlength=len(names))
@@ -282,7 +274,6 @@ def _users(facts: pa.Table) -> tuple[Longs, pa.Array, pa.Array]:
 
 
 def _distinct_users(groups: Longs, count: int, facts: pa.Table) -> Longs:
-    """Number of distinct known users of each group."""
     codes, numbers, texts = _users(facts)
     users = len(numbers) + len(texts)
     is_known = codes >= 0

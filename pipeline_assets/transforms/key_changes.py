@@ -104,10 +104,7 @@ def by_event_key(events: DataFrame) -> DataFrame:
 
 
 def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> DataFrame:
-    """project_id, BY_ID, event_date, `_what` (string: the day, if `has_days`), `_name`: a side of a comparison with a list.
-
-    `columns`: the list's ids. Send id, else row id identifies an event; `_id` is null for rows with neither.
-    """
+    """project_id, BY_ID (`_id` may be null), event_date, `_what` (string: the day, if `has_days`), `_name`: a list's side."""
     nothing = F.lit(None).cast("string")
     send_id = named(SEND_ID) if SEND_ID in columns else nothing
     row_id = named(ROW_ID) if ROW_ID in columns else nothing

@@ -86,10 +86,7 @@ def keys_among(wanted: bytes | None, file: SliceFile, tables: Iterator[pa.Table]
 def keys_by_range(
     stores: Mapping[str, Store], ranges: int, items: Sequence[tuple[int, SliceFile] | KeyRows]
 ) -> Iterator[tuple[int, KeyRows]]:
-    """Range of keys -> rows of one file: an exchange of more keys than one process should hold.
-
-    `ranges`: at most a million, of equal width, since keys are hashes. `items`: files with their states, or rows read before.
-    """
+    """Range of keys (at most a million) -> rows of one file: an exchange of more keys than one process should hold."""
     for item in items:
         if isinstance(item, KeyRows):
             key, state, halves = item.key, item.state, iter([item.halves])
@@ -104,8 +101,6 @@ def keys_by_range(
 
 
 class _Held:
-    """Keys that several slices hold: each key of each slice once, with the states that hold it."""
-
     def __init__(self, rows: Iterable[KeyRows], window_days: int) -> None:
         parts = list(rows)
         self.window_days = window_days
@@ -140,7 +135,6 @@ class _Held:
         return np.asarray([key in slices for key in self.slices], dtype=np.bool_)[self.slice_of]
 
     def whose_key_is(self, are_chosen: Mask) -> Mask:
-        """Which cells have the key of a chosen one."""
         found = np.zeros(int(self.keys.max(initial=-1)) + 1, dtype=np.bool_)
         found[self.keys[are_chosen]] = True
         return np.asarray(found[self.keys])
@@ -156,8 +150,7 @@ def linked(built: Set[Slice], window_days: int, _: int, rows: Iterable[KeyRows])
     """Pairs of slices that must be published together, or events would be lost or doubled; from all rows of some keys.
 
     States: refined as published (BEFORE), the built slices (BUILT), both raw tables (RAW). A key that leaves a built slice links
-    it to the slices that gain it: they hold it in raw and not as published. A key on two days afterwards links a built slice to
-    one not built.
+    it to slices that gain it from raw; a key on two days afterwards links a built slice to one not built.
     """
     held = _Held(rows, window_days)
     are_built, before = held.are_of(built), held.are_in(BEFORE)
@@ -177,10 +170,10 @@ THEN, NOW = range(2)
 
 
 def torn(rolled_back: Set[Slice], window_days: int, _: int, rows: Iterable[KeyRows]) -> Counter[Slice]:
-    """Slices beside -> their keys that a rollback of these slices alone would break; from all rows of some keys.
+    """Slices beside -> their keys that a rollback of these slices alone would double or lose; from all rows of some keys.
 
-    States: THEN and NOW, of these slices and those beside. A key is doubled if one of these slices regains it while one beside
-    holds it now, and lost if a slice beside held it then and only one of these holds it now.
+    States: THEN and NOW. A key is doubled if one of these regains it while one beside holds it now, and lost if a slice beside
+    held it then and only one of these holds it now.
     """
     held = _Held(rows, window_days)
     are_chosen, then, now = held.are_of(rolled_back), held.are_in(THEN), held.are_in(NOW)
@@ -210,7 +203,6 @@ class Contents:
 
 
 def _event_contents(rows: pa.Table) -> Columns:
-    """Keys and meanings of events; without an id, the meaning is the key."""
     are_named = np.logical_or(*(~are_null(named(whole(rows[name]))) for name in IDS))
     first, second, meaning = (longs(rows[name], LOWEST) for name in (*KEY, "_meaning_hash"))
     return np.where(are_named, first, meaning), np.where(are_named, second, 0), meaning
@@ -236,7 +228,6 @@ class KeyDifference:
     kept: int
     changed: int
     differing: pa.Table
-    """Gained or lost keys, with the schema KEYS."""
 
     def __add__(self, other: KeyDifference) -> KeyDifference:
         """Of two sets of rows of the slice that share no key."""
@@ -312,10 +303,7 @@ def compared(before: Columns, after: Columns) -> KeyDifference:
 
 
 def moved(key: Slice, differing: pa.Table, held: Mapping[bool, Iterable[KeyRows]], window_days: int) -> dict[bool, int]:
-    """How many added (True) and removed (False) keys of a slice another day within the window gave or got.
-
-    `differing`: of the schema KEYS; `held`: True -> keys held before, False -> keys held afterwards.
-    """
+    """How many keys of a slice were added from (True) and removed to (False) another day; `held`: keys before and after."""
     counts = {}
     for is_added, of_side in held.items():
         own = differing.filter(pa.array(whole(differing["is_added"]).to_numpy(zero_copy_only=False) == is_added))

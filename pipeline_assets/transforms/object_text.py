@@ -59,15 +59,12 @@ SUMMARY_COUNTS = (
     "lenient_conversions",
     "extra_key_rows",
 )
-"""Fields of a summary that add up over parts."""
 
 Summary: TypeAlias = dict[str, Any]
 """The result of reading an object or a part: object_key, size_bytes, sha256, SUMMARY_COUNTS, error, error_detail, line_reasons.
 
-size_bytes is the listed size; sha256 is of the stored bytes (None if unread). lines = rows + quarantined + blank. All are 0
-if `error` is a QuarantineReason that refuses the object, MOVED or NOT_READABLE. replaced_surrogates and lenient_conversions
-are sums over ParsedLine; extra_key_rows counts rows with `_extra`. line_reasons: JSON text of
-`DeliveryRecord.line_reasons`, or None.
+size_bytes as listed; sha256 of the stored bytes (None if unread). lines = rows + quarantined + blank, all 0 if `error` is a
+QuarantineReason of the object, MOVED or NOT_READABLE. line_reasons: JSON text of `DeliveryRecord.line_reasons`, or None.
 """
 
 
@@ -160,10 +157,7 @@ class Share(NamedTuple):
 
 
 def shares(deliveries: Sequence[Delivery], parallelism: int, *, is_divided: bool = False) -> list[list[Share]]:
-    """The shares of each task: about equal bytes, those of a project and arrival day together.
-
-    With `is_divided`, an object that far exceeds an even share is read in parts.
-    """
+    """The shares of each task: about equal bytes; with `is_divided`, a very large object is read in parts."""
     total = sum(delivery.size_bytes + _OBJECT_COST_BYTES for delivery in deliveries)
     listed = [
         Share(delivery, part, parts)
@@ -209,7 +203,6 @@ def open_export(stored: IO[bytes], max_bytes: int, max_line_bytes: int) -> IO[by
 
 
 def _foreign_look(text: IO[bytes], max_line_bytes: int) -> str | None:
-    """A description of an object without any line of the vendor; None once one is found."""
     head, first, lines = text.read(_HEAD_BYTES), None, 0
     if (archive := _begins(head, _ARCHIVES)) is not None:
         return archive  # which may hold whole lines of the vendor
@@ -292,10 +285,7 @@ class ObjectReader(Protocol):
 
 
 def hashed_objects(reader: ObjectReader, group: Sequence[Share]) -> dict[str, str]:
-    """Object key -> sha256 of the stored bytes: a task's work. Raises LandingUnavailableError.
-
-    Objects that moved, or to which landing denies access, are left out.
-    """
+    """Object key -> sha256 of the stored bytes, for readable objects: a task's work. Raises LandingUnavailableError."""
     found = {}
     for one in (share.delivery for share in group):
         with (
@@ -310,14 +300,10 @@ def hashed_objects(reader: ObjectReader, group: Sequence[Share]) -> dict[str, st
 def export_text(
     reader: ObjectReader, delivery: Delivery, summary: Summary, max_object_bytes: int, max_line_bytes: int
 ) -> Generator[Found, None, IO[bytes] | None]:
-    """The decompressed object, which the caller closes; None after yielding the records of an object not parsed.
-
-    Raises TooLargeHereError if it inflates beyond the driving process's limit.
-    """
+    """The decompressed object, or None after records of a refused one. Raises TooLargeHereError beyond this process's limit."""
     size, sample = delivery.size_bytes, b""
     try:
         if size > max_object_bytes:
-            # Refused without a download.
             detail = f"{size} bytes as listed, at most {max_object_bytes} when decompressed; not read"
             raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
         with reader.open(delivery.key, delivery.etag) as stored:

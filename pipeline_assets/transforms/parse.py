@@ -75,7 +75,6 @@ _BATCH_BYTES = 2 * 1024**2
 """Of lines: the results of one step stay in the processor's caches for the next."""
 _PART_BYTES = 1024**2
 _SMALL_BYTES = 64 * 1024
-"""Stored size up to which an object is parsed together with others."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,11 @@ class ObjectWork:
     max_object_bytes: int
     max_line_bytes: int
     only_refused: bool = False
-    """Leave out the rows of good lines."""
 
     def read(self, shares: Iterable[Share]) -> Iterator[Found]:
         """Yield good lines, refused lines and summaries; a summary follows the lines of its object.
 
-        A summary has no rows if the object moved (error `moved`) or landing denies access (`not_readable`); if landing is
-        unavailable, the task fails. Consecutive small objects are parsed together, because Arrow calls have a fixed cost.
+        A moved or unreadable object has no rows. Small objects are parsed together, because Arrow calls have a fixed cost.
         """
         held: list[SmallObject] = []
         lines = size = 0
@@ -119,7 +116,6 @@ class ObjectWork:
             yield from self._together(held)
 
     def _together(self, objects: Sequence[SmallObject]) -> Iterator[Found]:
-        """Parse objects of one arrival day together; those with odd lines are split off and parsed alone."""
         first = objects[0].delivery
         known = (first.batch.project_id, first.batch.arrival_date, self.max_line_bytes)
         columns = EXPORT_FORMAT.block_parser(*known)
@@ -143,7 +139,6 @@ class ObjectWork:
         yield Found(summaries=[small.summary for small in objects])
 
     def _lines(self, text: IO[bytes], share: Share, summary: Summary) -> Iterator[Found]:
-        """Parse the blocks that begin within one part of the text; all parts cut the same blocks."""
         size = text.seek(0, io.SEEK_END)
         text.seek(0)
         batch, part, parts = share.delivery.batch, share.part, share.parts
@@ -220,7 +215,6 @@ class ObjectWork:
 
 
 def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Sequence[SmallObject]]:
-    """Each object with an odd line alone, the others together; in halves if all are plain."""
     plain = [small for small in objects if columns.is_plain(small.block.lines)]
     if 0 < len(plain) < len(objects):
         are_plain = set(map(id, plain))

@@ -51,13 +51,9 @@ class RowNumbers:
 
 
 class HeldRows:
-    """The rows that a slice holds, and which of them it keeps: rows of raw that win, or equal ones.
-
-    Call `meet` with all rows of raw, then `lacks` with the winners that `meet` did not find.
-    """
+    """The rows that a slice holds and keeps: call `meet` with all rows of raw, then `lacks` with winners that it did not find."""
 
     def __init__(self, numbers: Longs, hashes: Longs) -> None:
-        """`numbers` come from RowNumbers; `hashes` are `_hash_a` of the same rows."""
         self._order = np.argsort(numbers, kind="stable")
         self._numbers, self._hashes = numbers[self._order], hashes[self._order]
         self._is_wanted, self._is_in_raw = np.zeros((2, len(numbers)), dtype=np.bool_)
@@ -78,10 +74,7 @@ class HeldRows:
         return is_winner & ~is_held
 
     def lacks(self, hashes: Longs) -> Mask:
-        """A mask of the winners to write, by `_hash_a` of those that `meet` did not find.
-
-        None if they equal the rows that go: nothing is published for lineage alone.
-        """
+        """A mask of the winners (by `_hash_a`) to write; none if equal rows go: lineage alone is not published."""
         others = np.flatnonzero(self._is_in_raw & ~self._is_wanted)
         held, first = np.unique(self._hashes[others], return_index=True)
         is_new: Mask = ~np.isin(hashes, held)
@@ -107,7 +100,6 @@ _LEAST_ROWS = 10_000
 _MOST_SHARES = 8
 """Most files of a whole slice, less one, however many days its rows arrived on."""
 _BATCH_ROWS = 10_000
-"""Few, because a row with all its columns may be long."""
 _SAMPLED_ROWS = 200
 _MOST_TOLD_KEYS = 200_000
 """Most gained, and most lost, keys of a slice that a task reports to the driver."""
@@ -122,10 +114,7 @@ class ArrivalParts:
 
     @staticmethod
     def of(rows: int, narrow: Iterable[pa.Table]) -> ArrivalParts:
-        """Parts for so many rows; `narrow`: the rows with RECEIVED, read only if they are many.
-
-        A part ends with the day that gives it an eighth of the rows, and at least _LEAST_ROWS.
-        """
+        """Parts of an eighth of the rows and at least _LEAST_ROWS, by whole days; `narrow`: rows with RECEIVED, read if many."""
         if rows <= _LEAST_ROWS:
             return ArrivalParts(np.zeros(0, dtype=np.int64))
         found, counts = np.unique(np.concatenate([_days(of) for of in narrow]), return_counts=True)
@@ -164,7 +153,6 @@ class SliceWork(NamedTuple):
     inputs: Sequence[Input]
     rows: int
     held: Sequence[str] = ()
-    """Its files in refined, if the slice is written as a difference."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +160,6 @@ class Refined:
     """The result of a task, or of all."""
 
     files: list[str] = field(default_factory=list)
-    """As `data_file` (data_files.py) describes them."""
     wrong: dict[Slice, str] = field(default_factory=dict)
     """Slices with a row whose hash does not match -> the row."""
     gone: dict[Slice, Sequence[str]] = field(default_factory=dict)
@@ -214,7 +201,6 @@ class Refining:
                 _add(writer, parts, rows.filter(pa.array(~is_lost.of(rows))), refined)
 
     def _difference(self, work: SliceWork, writer: DataFileWriter, refined: Refined) -> None:
-        """Write the new rows, and rewrite the remaining rows of files from which rows are removed."""
         files = [_File(self.target, path, None) for path in work.held]
         numbers = RowNumbers()
         held, counts = self._held(numbers, files)
@@ -258,7 +244,6 @@ class Refining:
         return narrow_rows(file.store, file.path, types, is_chosen=is_chosen)
 
     def _held(self, numbers: RowNumbers, files: Sequence[_File]) -> tuple[HeldRows, list[int]]:
-        """The rows of a slice in refined, in the order of its files, and the number of rows in each file."""
         found, hashes, counts = [_NONE], [_NONE], []
         for file in files:
             counts.append(0)
@@ -284,7 +269,6 @@ class Refining:
         return list(zip((file for file, _ in inputs), np.split(is_new, np.cumsum(counts)), strict=False))
 
     def _rows(self, file: _File, key: Slice, refined: Refined, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
-        # A raw file's table determines the source.
         wanted = [name for name in self.layout.field_ids if name != "_source" or file.source is None]
         for rows in rows_of(file.store, file.path, wanted, _BATCH_ROWS, is_chosen):
             # A column added to raw after this file is null.
@@ -341,8 +325,6 @@ def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> Longs
 
 
 class _Keys:
-    """Keys of rows, collected until they exceed the report's limit."""
-
     def __init__(self) -> None:
         self.columns: list[Columns] = []
         self.count = 0
@@ -385,11 +367,7 @@ Losers = Mapping[tuple[Slice, str], pa.Table]
 def work_of(
     parts: Sequence[Sequence[SliceFile]], losers: Losers, held: Mapping[Slice, Sequence[SliceFile]]
 ) -> list[list[SliceWork]]:
-    """The work of each task; each part (`file_parts`) is its raw files.
-
-    `losers`: by key of the raw table instead of source. `held`: slices to write as a difference -> their files in refined. Any
-    other slice gets a file from each task that reads it.
-    """
+    """The work of each task; `losers`: by key of the raw table; `held`: slices to write as a difference -> files in refined."""
     told = {at: as_bytes(rows) for at, rows in losers.items()}
     work: list[list[SliceWork]] = []
     for part in parts:
@@ -423,10 +401,7 @@ def weight_of(file: SliceFile, compared: Collection[Slice]) -> float:
 
 
 def file_parts(files: Sequence[SliceFile], parallelism: int, compared: Collection[Slice] = ()) -> list[list[SliceFile]]:
-    """Divide files into parts of about equal weight, one for each task.
-
-    The files of a slice stay together, unless it is large, is not in `compared` and exceeds a task's share.
-    """
+    """Parts of about equal weight, one for each task; a slice's files stay together unless it is large and not in `compared`."""
     ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.table, file.path))
     slices = [list(group) for _, group in groupby(ordered, lambda file: file.key)]
 

@@ -34,7 +34,6 @@ from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.keys import FIRST_HALF, KeyRows, halves_of, occurring_twice
 
 LINEAGE = "p1"
-"""Version of the lineage, at the start of its text; other versions are not comparable."""
 _LINEAGE_MASK = (1 << 64) - 1
 _Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 _GREATEST = np.array(GREATEST_SECONDS)
@@ -105,11 +104,7 @@ class SummingRaw:
 
 
 def _place_hashes(objects: pa.Array, lines: Longs, first: Longs, second: Longs) -> tuple[_Hashes, _Hashes]:
-    """Both halves (uint64) of a hash of each row's object key, line, and content hash.
-
-    Two mixing steps per half separate rows with swapped objects or lines, at a twentieth of the cost of SHA-256. Two sets of
-    rows share the sums with a chance of 2**-128.
-    """
+    """Both halves (uint64) of each row's object, line and content; two sets of rows share sums with a chance of 2**-128."""
     names = objects.dictionary_encode(null_encoding="encode")
     known = b"".join(
         hashlib.sha256(b"" if name is None else b"." + name.encode()).digest()[:16]
@@ -148,7 +143,6 @@ class ObjectRows(NamedTuple):
 
 OBJECT_TYPES = {"_arrival_date": "date", "_object_key": "string", "_object_etag": "string"}
 Objects = dict[tuple[str, date | None, str | None], ObjectRows]
-"""(project, arrival day, object key) -> its rows."""
 _COUNTED = ("_arrival_date", "_object_key", "count_all", "_object_etag_max")
 
 
@@ -178,7 +172,6 @@ class RefinedSums:
 
     digest: Digest = EMPTY
     false_hashes: int = 0
-    """Rows whose stored hashes do not match their content."""
     rows_without_id: int = 0
     rows_with_blank_id: int = 0
     late_rows: int = 0
@@ -208,7 +201,6 @@ class RefinedFile(NamedTuple):
     key: Slice
     sums: RefinedSums
     keys: bytes
-    """The first half of each row's key (int64); empty unless requested."""
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,7 @@ from pipeline_assets.transforms.digests import digest_aggregates, digest_of, wit
 from pipeline_assets.transforms.object_text import MOVED, ObjectReader, batch_of
 
 BAD = "bad"
-"""`problem` of an object that is invalid as a whole; `detail` says why."""
 BLOCK_ITEMS, BLOCK_CHARACTERS = 10_000, 4 * 1024**2
-"""Most items and characters that are converted to rows at once."""
 _LINE = "_line_number"
 _BEFORE = {"snapshot_date": "date"}
 _AFTER = {
@@ -74,11 +72,7 @@ def read_objects(
     reader: ObjectReader,
     settings: Settings,
 ) -> DataFrame:
-    """The rows of each day's object, and one summary row per object (with a null id): rows, trimmed, problem, detail.
-
-    problem is null for a valid object, else BAD, MOVED or NOT_READABLE, without rows. trimmed counts rows whose id or status had
-    white space around it, which is removed.
-    """
+    """Each day's items, and a summary per object (null id): rows, trimmed, problem (null, BAD, MOVED, NOT_READABLE), detail."""
     work = SnapshotWork(reader, kind, settings.max_snapshot_bytes, settings.max_line_bytes)
     objects = pa.Table.from_pylist(
         [
@@ -94,10 +88,7 @@ def read_objects(
 
 @dataclass(frozen=True)
 class SnapshotWork:
-    """Reads objects in Spark's Python workers, one at a time, with one block of items in memory.
-
-    Items are kept in a spool file until the whole object proves valid.
-    """
+    """Reads objects in Spark's workers, one at a time; a spool file keeps items until the whole object proves valid."""
 
     reader: ObjectReader
     kind: ObjectKind
@@ -132,7 +123,6 @@ class SnapshotWork:
         yield pa.RecordBatch.from_pylist([about | summary], self._schema)
 
     def _summary(self, place: Mapping[str, Any], spool: IO[bytes]) -> dict[str, Any]:
-        """Write the items of an object to the spool; return the fields of its summary."""
         rows = trimmed = 0
         try:
             with pa.ipc.new_stream(spool, self._items) as blocks:
@@ -188,8 +178,7 @@ def _problem(problem: str, detail: str) -> dict[str, Any]:
 def intervals_of(snapshots: DataFrame) -> DataFrame:
     """validity_month, id, status, active_start_date, active_end_date: one row per run of days with the same status.
 
-    Expects snapshot_date, id, status. An interval ends before a day without a snapshot or whose snapshot lacks the id, and at
-    the end of a month.
+    Expects snapshot_date, id, status. An interval ends at a day without snapshot or id, and at the end of a month.
     """
     days = snapshots.select("snapshot_date", "id", "status", F.trunc("snapshot_date", "month").alias("validity_month"))
     by_id = Window.partitionBy("validity_month", "id").orderBy("snapshot_date")
@@ -220,10 +209,7 @@ def intervals_by_month(intervals: DataFrame, first: date) -> DataFrame:
 
 
 def digests_by_day(intervals: DataFrame, last: date) -> dict[date, Digest]:
-    """Day -> digest of the items (id, status, attributes) on it, from the first interval's start to `last`.
-
-    Digests are additive, so Spark aggregates only days on which intervals begin or end.
-    """
+    """Day -> digest of its items (id, status, attributes) up to `last`; Spark aggregates only days of changes."""
     ends = F.date_add("active_end_date", 1)
     hashed = with_row_hashes(intervals, ["id", "status", "attributes"]).withColumn(
         "_edge",

@@ -23,7 +23,6 @@ from pipeline_assets.transforms.parse import ObjectWork
 _HELD_BYTES = 32 * 1024**2
 """Held rows are sorted and spilled at this size; sorting needs the same amount again."""
 _PART_BYTES = 1024**2
-"""Bytes of a spilled run that are read back at a time."""
 _OUT_BYTES = 8 * 1024**2
 _OUT_ROWS = 10_000
 _MANY_ROWS = 1000
@@ -41,10 +40,9 @@ class _Part(NamedTuple):
 
 
 class DayClusters:
-    """Groups the rows of one task by (project_id, event_date), so that the writer needs one open file for any number of days.
+    """Groups a task's rows by (project_id, event_date), so that the writer needs one open file for any number of days.
 
-    Rows of the open day pass at once: the main day of the first batch, until a batch of many rows has another. No day is opened
-    twice, so a day's rows come in at most two groups, each in order of arrival.
+    Rows of one open day pass at once, others are held; no day is opened twice. Each group keeps the order of arrival.
     """
 
     def __init__(self, most_bytes: int = _HELD_BYTES) -> None:
@@ -161,7 +159,6 @@ def _part(batch: pa.RecordBatch, place: pa.RecordBatch | int) -> _Part:
 
 
 def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The rows sorted by project and day; Arrow's stable sort keeps the order within a day."""
     if not batches:
         return []
     rows = pa.Table.from_batches(batches).combine_chunks()
@@ -193,10 +190,7 @@ class Written:
 def write_rows(
     work: ObjectWork, hashes: EventHashes, layout: FileLayout, store: Store, group: Sequence[Share]
 ) -> Written:
-    """Read objects, in the order of `object_text.shares`, and write their rows to files of raw: a task's work.
-
-    Raises TidemarkError for failures to read or write.
-    """
+    """Read objects and write their rows to files of raw: a task's work. Raises TidemarkError for failures."""
     names = list(layout.field_ids)
     files: list[str] = []
     summaries: list[Summary] = []
@@ -207,7 +201,6 @@ def write_rows(
             if found.rows is not None:
                 yield found.rows.select([name for name in names if name not in HASH_COLUMNS])
 
-    # An open file per day would need memory in proportion to the days.
     with DataFileWriter(layout, store) as writer, naming_the_disk(), closing(DayClusters()) as days:
         for rows in _joined(parsed()):
             made = hashes.of(rows)
@@ -223,7 +216,6 @@ def write_rows(
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of one project each; small ones are joined."""
     held: list[pa.RecordBatch] = []
     for rows in batches:
         if held and held[0]["project_id"][0] != rows["project_id"][0]:

@@ -37,10 +37,7 @@ _DECODER = msgspec.json.Decoder(_Ids)
 
 
 def event_number(line: bytes) -> int | None:
-    """A 64-bit number that is the same in every delivery of the event: a hash of its insert id, else of its uuid.
-
-    None if the event has neither, or the line cannot be read.
-    """
+    """A 64-bit hash of the event's insert id, else of its uuid; None without any, or if the line is unreadable."""
     try:
         ids = _DECODER.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -21,12 +21,10 @@ _NAMES: dict[ColumnType, str] = {
 VENDOR_COLUMNS: dict[str, ColumnType] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
 BAG_COLUMNS = frozenset(_NAMES[ColumnType.JSON].split()) - {"amplitude_attribution_ids", "sample_rate"}
-"""JSON columns that the vendor documents as dictionaries."""
 
 DOLLAR_COLUMNS = frozenset({"insert_id", "insert_key", "schema"})
 
 DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else name): name for name in VENDOR_COLUMNS}
-"""Key as delivered -> column name."""
 
 OWN_KEYS = frozenset(
     (
@@ -39,7 +37,6 @@ lines: Segment has none, PostHog `uuid`, AppsFlyer `event_time`, merged IDs `amp
 """
 
 TRANSPORT_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
-"""Columns about the transport of a row, not about the event."""
 
 IDENTITY = IdentityColumns(send_id="insert_id", sender=("app", "device_id"), row_id="uuid")
 RANKS = ("server_upload_time", "processed_time")

@@ -154,11 +154,7 @@ def _batch(source: Source, project_id: str, arrival: date) -> BatchKey:
 
 
 def _accepted_prefixes(source: Source, project_id: str) -> tuple[str, ...]:
-    """Prefixes of names in the source's folder.
-
-    The vendor's manual backfills have regular names; the folder makes them backfills. A backfill's name among regular exports
-    is a misplaced file, and reading it would mix the sources.
-    """
+    """The folder makes a manual backfill with regular names a backfill; a backfill's name in the other folder is misplaced."""
     prefix = source.prefix(project_id)
     return (prefix,) if source is Source.REGULAR else (prefix, Source.REGULAR.prefix(project_id))
 

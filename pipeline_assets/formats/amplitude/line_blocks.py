@@ -83,7 +83,6 @@ _ARROW_TYPES = {
 _INSTANT = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _VENDOR_FORM_CHARACTERS = 26
-"""Length of `YYYY-MM-DD HH:MM:SS.ffffff`, by far the most frequent form."""
 _FREQUENT = (b"null", b"{}", b"[]")
 _MOST_TEXT_BYTES = (1 << 31) - 1
 _FIRST_INSTANT = _microseconds(datetime.min.replace(tzinfo=UTC))
@@ -143,7 +142,6 @@ class ColumnParser:
 
 
 def _are_short(text: bytes, most: int) -> bool:
-    """Whether no line, from line break to line break, exceeds `most` bytes."""
     at = -1
     while len(text) - at > most + 2:
         at, before = text.rfind(b"\n", at + 1, at + most + 2), at
@@ -153,11 +151,7 @@ def _are_short(text: bytes, most: int) -> bool:
 
 
 def _holds_one_object_a_line(text: bytes, count: int) -> bool:
-    """Whether each line begins and ends as an object does.
-
-    A decoder of consecutive values then finds at least one on each line and none across lines, since JSON has no line break in a
-    text and no `{` after a `}`. As many values as lines are one each.
-    """
+    """As many values as lines are then one each: JSON has no line break in a text, and no `{` after a `}`."""
     # In numpy, since `bytes.count` takes three times as long.
     characters = np.frombuffer(text, np.uint8)
     breaks = np.flatnonzero(characters == ord("\n"))
@@ -178,7 +172,6 @@ def _column(name: str, values: tuple[Any, ...]) -> pa.Array:
 
 
 def _texts_of_json(name: str, values: tuple[Any, ...]) -> pa.Array:
-    """The JSON texts of a column; null for JSON's `null`."""
     count, data = len(values), b"".join(values)
     first = bytes(values[0])
     if first in _FREQUENT and data == first * count:

@@ -87,7 +87,6 @@ class LineParser:
             return error.refused
 
     def _fast(self, line: bytes) -> ParsedLine | None:
-        """Parse a line that follows the contract; None if the lenient parser is needed."""
         try:
             values = list(msgspec.structs.astuple(self._decoder.decode(line)))
             for place in _JSON_PLACES:
@@ -159,9 +158,8 @@ def line_keys(line: bytes) -> Set[str] | None:
 def parse_leniently(line: bytes) -> ParsedLine:
     """Parse what the typed parser refuses: unknown keys, numbers and bags as text, lone surrogates; raises _RefusedError.
 
-    The last of duplicate keys counts, as in other JSON parsers. A number, boolean, object or array in a string column is kept as
-    JSON text. `$insert_id` takes precedence over `insert_id` unless it is null or absent. An empty text is null in a column
-    without texts, and so is an unreadable value outside of NEEDED_COLUMNS.
+    The last of duplicate keys counts; `$insert_id` precedes `insert_id` unless null. Other values in a string column become JSON
+    text. Empty text in a column without texts and unreadable values outside of NEEDED_COLUMNS become null.
     """
     members = _members(line)
     delivered = {DELIVERED_KEYS[key]: text for key, text in members.items() if key in DELIVERED_KEYS}
@@ -191,7 +189,6 @@ def parse_leniently(line: bytes) -> ParsedLine:
                 value, count = _SURROGATE.subn("\N{REPLACEMENT CHARACTER}", value)
                 replaced += count
         values.append(value)
-    # json.dumps writes ASCII, so a lone surrogate in a key stays escaped, as delivered.
     members_text = ",".join(f"{json.dumps(key)}:{extra[key]}" for key in sorted(extra))
     return ParsedLine(values, f"{{{members_text}}}" if extra else None, replaced, lenient, tuple(unreadable))
 
@@ -205,7 +202,6 @@ def _is_other_type(kind: ColumnType, text: str) -> bool:
 
 
 def _members(line: bytes) -> dict[str, str]:
-    """Key -> JSON text of each member, byte for byte."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -213,8 +209,7 @@ def _members(line: bytes) -> dict[str, str]:
     try:
         return {key: str(raw, "utf-8") for key, raw in _RAW_MEMBERS.decode(line).items()}
     except msgspec.DecodeError:
-        # msgspec refuses lone surrogates, which real exports contain (a cut emoji). The standard parser accepts them, and
-        # distinguishes broken JSON from JSON that is no object.
+        # msgspec refuses lone surrogates, which real exports contain (a cut emoji); the standard parser accepts them.
         return _members_with_surrogates(text)
 
 
@@ -227,7 +222,6 @@ def _members_with_surrogates(text: str) -> dict[str, str]:
         raise _RefusedError(QuarantineReason.BAD_JSON, str(error)) from None
     if not isinstance(decoded, dict):
         raise _RefusedError(QuarantineReason.NOT_AN_OBJECT, f"starts with {text[:20]!r}")
-    # The scanner returns where each value ends, so a value's text is kept as delivered.
     members: dict[str, str] = {}
     place = _skip(text, text.index("{") + 1)
     while text[place] != "}":
@@ -242,10 +236,7 @@ def _members_with_surrogates(text: str) -> dict[str, str]:
 
 
 def bag_text(name: str, text: str) -> str | None:
-    """The JSON text of a JSON column; a bag delivered as text is unescaped once. None if the text holds no JSON object.
-
-    Empty text and the text `null` stay, because they hold nothing.
-    """
+    """The JSON text of a JSON column; a bag delivered as text is unescaped once (empty and `null` stay), None if no object."""
     if text[0] != '"' or name not in BAG_COLUMNS:
         return text
     # Half a surrogate pair cannot be stored; it stays escaped, as in a bag delivered as an object.

@@ -63,7 +63,6 @@ class AggregateBuilder(Builder[AggregateTable]):
 
 
 def _refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> DataFrame:
-    """The slice of refined.events, as published or as raw would give it now."""
     if not on_published:
         return rows_from_raw(runtime, heads, [key])
     published = runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key])
@@ -80,7 +79,6 @@ def _due(plan: TablePlan, table: AggregateTable) -> list[AggregateTable]:
     built = plan.to_build.values()
     if plan.built_beside is not None or any(one.cause.kind is not CauseKind.CODE for one in built):
         return later
-    # Their inputs are unchanged, so only those with changed code are built.
     return [one for one in later if _is_outdated(runtime, one, plan.to_build.keys())]
 
 
@@ -219,10 +217,7 @@ class AsOfBuilder(Builder[AsOfTable]):
 def _items(
     runtime: Runtime, table: AsOfTable, pins: Mapping[str, int], as_of: Mapping[date, date]
 ) -> tuple[DataFrame, DataFrame]:
-    """event_date, id, status: the items to build from, and those of the other source (snapshots or intervals), for the proof.
-
-    `as_of`: day of events -> the day whose items are used for it.
-    """
+    """The items (event_date, id, status) of the delivered source and of the other; `as_of`: day of events -> day of its items."""
     snapshot, validity = table.dimension.tables
     days = days_of_items(runtime.spark, as_of)
     chosen = [Slice(day, ALL_PROJECTS) for day in set(as_of.values())]
@@ -241,7 +236,6 @@ def _items_day(table: AsOfTable, state: InputState | None) -> date | None:
 
 
 def _has_snapshot(table: AsOfTable, present: InputState, settings: Settings) -> bool | None:
-    """For delivered intervals, whether the inputs include a snapshot of the day; else None."""
     if not table.dimension.intervals_are_delivered(settings):
         return None
     return any(name.table == table.dimension.snapshot.key for name in present.upstream)

@@ -35,7 +35,6 @@ class Audit:
 
     digest: Digest
     measures: Mapping[str, float]
-    """Figures that `change_is_explained` bounds."""
     figures: Mapping[str, float]
     evaluations: tuple[Evaluation, ...]
     competing_digests: str | None = None
@@ -54,7 +53,6 @@ class Build:
     """Staged snapshot id -> one audit per slice to build, empty ones included."""
     release: Callable[[], object] = lambda: None
     keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)
-    """How keys change in slices that `write` wrote as a difference."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,7 @@ class TablePlan:
     slices: Sequence[SlicePlan]
     started_at: float
     competing: CompetingRows | None = None
-    """Competing rows, if slices were compared with neighbours before the build."""
     is_whole: bool = False
-    """All slices are written as a whole, never as a difference."""
     built_beside: frozenset[Slice] | None = None
     """Slices up to date in the staged snapshot beside those to build; None: all of them."""
 
@@ -123,7 +119,6 @@ class JudgedSlice:
     record: SliceRecord
     outcome: Outcome
     is_changed: bool = False
-    """It passed, and its content differs from the published one."""
 
 
 TableT = TypeVar("TableT", bound=Table)
@@ -137,7 +132,6 @@ class Proposal:
     published_near: DataFrame
     """event_date, project_id, `_key_a`, `_key_b` of the published slices that it may exchange rows with."""
     proposed_near: DataFrame
-    """The same columns of these slices as they would be built."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +174,9 @@ class Builder(ABC, Generic[TableT]):
     def proposed(
         self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
     ) -> Iterator[Proposal]:
-        """Build a slice without staging it; the rows are cached until the context ends.
+        """Build a slice from these heads without staging it; rows are cached until the context ends.
 
-        `heads`: snapshots of the table and of its upstream tables. `on_published`: read derived upstream tables as published, or
-        else build them from raw first.
+        `on_published`: read derived upstream tables as published, or else build them from raw first.
         """
         with kept(self.rows_now(runtime, key, heads, on_published=on_published)) as rows:
             nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")

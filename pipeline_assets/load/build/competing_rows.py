@@ -61,7 +61,6 @@ class CompetingRows:
     """The fate of the competing rows of some slices in both raw tables."""
 
     def __init__(self, runtime: Runtime, places: Sequence[Place], slices: Collection[Slice]) -> None:
-        """`places`: of raw, with all rows that take part; `slices`: those to answer about."""
         self._slices = frozenset(slices)
         self._outcome = _outcome(runtime, places, self._slices)
 
@@ -95,7 +94,6 @@ class CompetingRows:
 
 
 def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]) -> Outcome:
-    """The outcome of the contest, decided by this process, or by tasks if it is too large."""
     found = files_of(runtime, places)
     if found.rows <= _MOST_KEYS:
         halves, counts = occurring_twice(each_of(runtime, found, FIRST_HALF, first_halves))
@@ -124,10 +122,8 @@ def _counted(halves: Longs, counts: Longs) -> KeyCounts:
 
 
 def _heavy(runtime: Runtime, found: FilesOfSlices) -> KeyCounts:
-    """The same for more keys than this process holds: only keys with many rows are told apart."""
     most = skew.HOT_KEY_ROWS
     total: Counter[int] = Counter()
-    # A key with `most` rows has its share of them in some file.
     heavy = partial(heavy_halves, max(_LEAST_HEAVY, most // len(found.files)))
     for of_file in each_of(runtime, found, FIRST_HALF, heavy):
         total.update(of_file)
@@ -147,7 +143,6 @@ def _ranges(counted: KeyCounts, most: int) -> Ranges:
 
 
 def _guests(runtime: Runtime, found: FilesOfSlices, ranges: Ranges) -> bytes | None:
-    """The best row of each hot key and day."""
     precedence = runtime.settings.source_precedence
     told = each_of(runtime, found, READ_TYPES, RowsAmong(SOURCES, ranges.hot_halves, precedence))
     return as_bytes(best_of_days(pa.concat_tables(map(from_bytes, told)).combine_chunks(), precedence))

@@ -65,10 +65,7 @@ class SharedFolds:
         table: AggregateTable,
         due: Collection[AggregateTable],
     ) -> dict[Slice, WrittenSlice]:
-        """A table's files by refined.events of the snapshot `pin`; the caller owns them.
-
-        `due`: the folded tables to build next from the same slices, written in the same pass.
-        """
+        """A table's files as of snapshot `pin` of refined.events; writes those of `due` (built next from the same slices), too."""
         if pin != self._pin:
             self.release()
         self._pin = pin
@@ -111,10 +108,7 @@ def folded_tables(runtime: Runtime, tables: Collection[AggregateTable]) -> dict[
 
 
 def _folded(runtime: Runtime, place: Place, fold: SliceFold, tables: Mapping[str, FoldedTable]) -> Folds:
-    """Folds of slices with events, written; raises LakehouseError if other rows were read than are there.
-
-    A task writes the slice that it folds; only slices folded by several tasks pass through this process.
-    """
+    """Folds of slices with events, written; raises LakehouseError if other rows were read than are there."""
     found = files_of(runtime, [place])
     by_slice: dict[Slice, list[SliceFile]] = {}
     for file in found.files:
@@ -153,7 +147,6 @@ def _divided(
     files: Sequence[SliceFile],
     rows_of: Mapping[Slice, int],
 ) -> dict[Slice, dict[str, Folded]]:
-    """The folds of large slices: files are read once, and each share of the events is folded by a task."""
     slices: list[Slice] = []
     shares: dict[Slice, range] = {}
     for key in dict.fromkeys(file.key for file in files):

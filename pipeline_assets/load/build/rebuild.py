@@ -52,10 +52,7 @@ _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 
 
 def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
-    """Bring candidate slices up to date with their inputs, this load's own changes included, and accept those that pass.
-
-    Raises PublishConflictError if other writers keep changing the inputs.
-    """
+    """Bring candidate slices up to date with their inputs. Raises PublishConflictError if other writers keep changing these."""
     started_at = time.monotonic()
     base_id, pins, decided = _pinned(runtime, request, table, facts)
     decisions, competing = _resolved(runtime, request, table, pins, decided)
@@ -81,7 +78,6 @@ def _pinned(
 ) -> tuple[int, dict[str, int], list[SlicePlan]]:
     """The pinned snapshots of the table and its upstream tables, and decisions from records of exactly these."""
     for _ in tries(_PIN_TRIES, _FIRST_PAUSE_SECONDS):
-        # Pinning syncs the ledger, so slices that another writer changed count as stale.
         own = {table.key: runtime.draft.pin(table)}
         pins = {name: runtime.draft.pin(table_by_key(name)) for name in table.upstream}
         lost = {name: runtime.draft.lost(table_by_key(name)) for name in (table.key, *table.upstream)}
@@ -103,7 +99,6 @@ def _resolved(
     if not unclear:
         return release_waits(decisions), None
     runtime.log(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
-    # The build needs the competing rows of these slices next.
     competing = builder_of(table).competing_rows(
         runtime, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
     )
@@ -140,7 +135,6 @@ def _built(plan: TablePlan, draft: Draft) -> tuple[dict[Slice, JudgedSlice], Pub
 def _inputs_of_published(
     plan: TablePlan, judged: Sequence[JudgedSlice]
 ) -> dict[Slice, dict[tuple[str, Slice], Digest]]:
-    """Slice to publish -> its inputs: (table, slice) -> digest."""
     months = {decision.key: decision.months for decision in plan.slices}
     return {
         record.key: rests_on(plan.table, plan.runtime.settings, record.key, record.input_state, months[record.key])

@@ -58,7 +58,6 @@ _TYPES = {
     "_line_number": pa.int32(),
 }
 PLACE = tuple(_TYPES)
-"""Columns that identify a raw row."""
 
 
 def raw_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice], columns: Sequence[str]) -> DataFrame:
@@ -146,7 +145,6 @@ def write_refined(
     )
     tables = {source.value: table.key for source, table in RAW_TABLES.items()}
     work = work_of(parts, {(key, tables[source]): rows for (key, source), rows in losers.items()}, held)
-    # All columns are read, also of files that a difference rewrites.
     read_bytes = sum(file.size_bytes for file in chain(files, *held.values()))
     refined = together(runtime.tasks.run(refining, work, read_bytes=read_bytes))
     runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime)

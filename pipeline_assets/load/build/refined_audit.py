@@ -43,7 +43,6 @@ from pipeline_assets.transforms.row_sums import RefinedSums, SummingRefined, Twi
 _MOST_KEYS = 20_000_000
 """Up to this many rows of audited and nearby slices, the driver sorts half a key of each, 8 bytes."""
 _SECOND = 1_000_000
-"""Microseconds."""
 _TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash"
 _DEFECT = "This is a defect of Tidemark: report it with the day's raw rows"
 
@@ -72,10 +71,9 @@ def measure_refined(
     *,
     is_checked: bool,
 ) -> dict[Slice, Mapping[str, Any]]:
-    """Slice -> its digest and figures, from the stored hashes of its rows, and its duplicate keys.
+    """Slice -> its digest, figures and duplicate keys, from stored hashes; `is_checked`: recompute every hash from its row.
 
-    `near`: snapshot -> the slices and neighbours whose present state it holds. `is_checked`: recompute every hash from its row;
-    tasks that write files have already checked a sample.
+    `near`: snapshot -> the slices and neighbours whose present state it holds.
     """
     audited = Place(REFINED_EVENTS, snapshot_id, frozenset(slices))
     others = [Place(REFINED_EVENTS, at, frozenset(keys) - audited.slices) for at, keys in near.items()]
@@ -103,7 +101,6 @@ def _measures(sums: RefinedSums, twice: Twice) -> dict[str, Any]:
 
 
 def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[bytes]) -> dict[Slice, Twice]:
-    """Rows that share a key; second halves are read only where a first half occurs twice."""
     suspected, _ = occurring_twice(keys)
     if not len(suspected):
         return {}
@@ -124,10 +121,7 @@ def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[S
 def audit_of(
     row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], competing_digests: str, wrong: str | None
 ) -> Audit:
-    """The audit of one slice from its measurements (`row`: None without rows).
-
-    `reasons`: of `CompetingRows.reasons`; `wrong`: a mismatch that a task found in raw while it wrote the slice's files.
-    """
+    """The audit of one slice (`row`: None without rows); `wrong`: a mismatch that a task found in raw while it wrote."""
     digest = row["digest"] if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0
     duplicates = {outcome.value: reasons.get(outcome.value, 0) for outcome in RowFate if outcome is not RowFate.WINNER}
@@ -197,7 +191,6 @@ _Counts = dict[tuple[str, bool], int]
 def _compared(
     plan: TablePlan, staged_id: int, slices: Collection[Slice], contents: Contents
 ) -> dict[Slice, KeyDifference]:
-    """How the keys of these slices change; slices of many rows are compared in parts."""
     if not slices:
         return {}
     runtime = plan.runtime
@@ -234,7 +227,6 @@ def _weight(file: SliceFile | bytes) -> int:
 
 
 def _counted(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:
-    """Slice -> counts of changes; only gained or lost keys are searched on other days."""
     moves = _moved(plan, staged_id, {key: one.differing for key, one in known.items() if one.differing.num_rows})
     counted: dict[Slice, _Counts] = {}
     for key, one in known.items():
@@ -248,7 +240,6 @@ def _counted(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifferenc
 
 
 def _moved(plan: TablePlan, staged_id: int, differing: Mapping[Slice, pa.Table]) -> dict[Slice, Mapping[bool, int]]:
-    """Slice -> how many of its added (True) and removed (False) keys moved."""
     if not differing or not plan.table.kind.exchange_days(plan.runtime.settings):
         return {}
     window = plan.table.kind.exchange_days(plan.runtime.settings)

@@ -32,10 +32,7 @@ _CORRECT = "Deliver the snapshot of the day again, corrected; what is published 
 
 
 def judge_whole(name: str, read: Mapping[str, Any], staged: int, ids: int) -> Evaluation:
-    """The check that one object was read without a problem, and exactly its items are staged.
-
-    `read`: its summary from `read_objects`; `staged`, `ids`: number of staged rows and of their distinct ids.
-    """
+    """The check that an object was read without a problem; `staged`, `ids`: numbers of staged rows and of their distinct ids."""
     figures = {"rows_read": read["rows"], "mismatch_count": abs(read["rows"] - staged) + staged - ids}
     if read["problem"] is not None:
         figures[UNREAD_OBJECTS] = int(read["problem"] in UNREAD_HINTS)
@@ -58,9 +55,9 @@ def judge_count(
     accepted: str | None,
     accepted_before: Callable[[], Digest | None],
 ) -> Evaluation:
-    """The check of a count against the latest earlier snapshot, if any; published and accepted content passes.
+    """The check of a count against the latest earlier snapshot; published and accepted content passes.
 
-    `accepted`: why an operator accepts the count now; `accepted_before`: the content accepted last, read only if needed.
+    `accepted`: why an operator accepts the count; `accepted_before`: the content accepted last, read only if needed.
     """
     rows, former = staged.rows, former_day(counts, day)
     if former is None:
@@ -124,8 +121,8 @@ def judge_history(
 ) -> Evaluation | None:
     """The refusal of a history whose counts change too much; None if it passes. Ignores acceptances.
 
-    `days`, `recorded`: day -> digest of its items, as delivered and as published. A published day is compared with its
-    published count, a new day with the latest day before it, the first history with nothing.
+    `days`, `recorded`: day -> digest of its items, as delivered and as published. Published days are compared with themselves,
+    new days with the latest day before.
     """
     counts = {day: digest.rows for day, digest in recorded.items()}
     told: list[tuple[date, date, str, int]] = []

@@ -91,7 +91,6 @@ def _snapshots_of(runtime: Runtime, table: Table, pins: Mapping[str, int], month
 
 
 def _build_delivered(plan: TablePlan) -> Build:
-    """The plan's months from one delivery; no rows if it is excluded. Raises LakehouseError without a delivery."""
     runtime, table, todo = plan.runtime, plan.table, plan.to_build
     if all(decision.delivered is None and not decision.present.upstream for decision in todo.values()):
         nothing, last = runtime.lakehouse.read(table, plan.base_id).limit(0), max(key.event_date for key in todo)
@@ -146,10 +145,7 @@ def _audit(
     month: Mapping[str, Any],
     delivery: tuple[str, Mapping[str, Any], Mapping[date, Digest]] | None = None,
 ) -> Audit:
-    """The audit of a month: its intervals must cover as many days as its inputs have items.
-
-    `delivery`: name and summary of the delivered object, and day -> digest of the items that staged intervals cover.
-    """
+    """The audit of a month: its intervals must cover as many days as its inputs have items."""
     digest, days, told = month["digest"], int(month["days"]), plan.to_build[key].present.upstream
     items = sum(one.rows for one in told.values())
     figures = {"rows": digest.rows, "item_days": days, "mismatch_count": abs(days - items)}

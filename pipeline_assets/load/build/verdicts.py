@@ -23,10 +23,7 @@ from resources.iceberg.metadata import slices_condition
 
 
 def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice]) -> dict[Slice, tuple[Slice, ...]]:
-    """Slice -> the blocked slices that it is linked to, also through others; blocked slices are left out.
-
-    `links`: pairs in either order; publishing one of a pair alone would lose or double events.
-    """
+    """Slice that is not blocked -> blocked slices that it is linked to, also through others. `links`: in either order."""
     neighbours: dict[Slice, set[Slice]] = {}
     for left, right in links:
         neighbours.setdefault(left, set()).add(right)
@@ -63,10 +60,7 @@ WAITING_HINT = "It is published together with them: load or recover those days, 
 def brought_by_recoveries(
     plan: TablePlan, builder: Builder[Any], staged: StagedSlices, decision: SlicePlan
 ) -> Mapping[str, float]:
-    """Measure -> by how much rows of these objects, new to the baseline, raise it; empty if nothing is lifted.
-
-    Only objects that arrived within the reprocessing window of the day count.
-    """
+    """Measure -> rise by these objects' rows, if new to the baseline and arrived within the reprocessing window of the day."""
     record, key, runtime = decision.record, decision.key, plan.runtime
     if record is None or not decision.was_final or plan.table.kind.is_shared:
         return {}
@@ -85,7 +79,6 @@ def brought_by_recoveries(
     if plan.table.kind is not AGGREGATE:
         # An event adds at most one to a count.
         return dict.fromkeys(plan.table.measures, events.where(is_theirs).count())
-    # Sums could do with these rows alone; distinct users cannot.
     inputs = Inputs(runtime, lambda _: events.where(~is_theirs), lambda _: ())
     rows = builder.rows_from(runtime.settings, key, inputs)
     totals = rows.agg(*[measure.total().alias(name) for name, measure in plan.table.measures.items()]).collect()[0]
@@ -158,7 +151,6 @@ def _passed(decision: SlicePlan, prior: SliceRecord, **changes: Any) -> SliceRec
 
 
 def _blocked(prior: SliceRecord, verdict: Verdict, why: tuple[str | None, str | None], **changes: Any) -> SliceRecord:
-    """The record of a slice that keeps its published content; `why`: the reason, and what to do."""
     return replace(prior, verdict=verdict, reason=why[0], hint=why[1], **changes)
 
 
@@ -195,7 +187,6 @@ def _next_baseline(
     keys: KeyChange | None,
     brought: Mapping[str, float],
 ) -> Baseline | None:
-    """The next baseline of a slice that passes; None if it is not settled."""
     if not decision.is_settled:
         return None
     return next_baseline(
@@ -249,7 +240,6 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
     """The verdict on a slice that is not built: its record keeps the published content and says why."""
     prior = decision.record or SliceRecord(plan.table.key, decision.key, Verdict.UNCHANGED)
     if decision.todo is Todo.KEEP:
-        # If it is newly settled or has none, its content is the baseline.
         baseline = prior.baseline if decision.is_settled and decision.was_final else None
         if decision.is_settled and baseline is None:
             baseline = Baseline(prior.figures, content=str(prior.digest))
@@ -292,7 +282,6 @@ def _standing(prior: SliceRecord, decision: SlicePlan, judged_by: str) -> SliceR
 
 
 def _is_already_reported(plan: TablePlan, prior: SliceRecord, record: SliceRecord) -> bool:
-    """Whether an earlier run, not an earlier attempt of this one, ended with the same verdict and reason."""
     return prior.run_id != plan.request.run_id and (prior.verdict, prior.reason) == (record.verdict, record.reason)
 
 

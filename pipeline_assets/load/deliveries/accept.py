@@ -24,10 +24,7 @@ from resources.ledger.store import Ledger
 
 
 def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source) -> TableReport:
-    """Load the deliveries that changed, of the requested days and of those near them.
-
-    Every batch ends accepted, refused, waiting or moved. Raises ReadTwiceError if objects keep changing between readings.
-    """
+    """Load deliveries in reach of the requested days. Raises ReadTwiceError if objects keep changing between readings."""
     table = RAW_TABLES[source]
     started_at = time.monotonic()
     may_list_again, moves, losses = True, 0, Losses()
@@ -68,10 +65,7 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
 def _losses(
     runtime: LoadRuntime, request: LoadRequest, source: Source, former: Losses | None
 ) -> tuple[Losses, dict[BatchKey, bool]]:
-    """Slices of a raw table that lack files, and the batches to read again for them -> whether the files held their rows.
-
-    Of quarantine, only days with a batch of this source count. `former`: from an earlier attempt of this load.
-    """
+    """Slices of a raw table that lack files, and the batches to read again for them -> whether the files held their rows."""
     table, ledger = RAW_TABLES[source], runtime.ledger
     rows, lines = runtime.draft.lost(table), {}
     for key, path in runtime.draft.lost(QUARANTINE).items():
@@ -147,11 +141,7 @@ def _wait_beside_lost(attempt: Attempt) -> None:
 def brought_back(
     holding: Mapping[Slice, AbstractSet[BatchKey]], able: AbstractSet[BatchKey]
 ) -> tuple[set[Slice], set[BatchKey]]:
-    """The lost slices that are whole again, and the batches that cannot be accepted.
-
-    A slice is whole again if all batches with rows of it are accepted (`able`). A batch is accepted only if all lost slices
-    that it brings rows to are whole again, because each is published as a whole or not at all.
-    """
+    """The lost slices with all batches accepted (`able`), and the batches that cannot be, because such a slice is not whole."""
     whole = {key for key, batches in holding.items() if batches}
     while broken := {key for key in whole if not holding[key] <= able}:
         whole -= broken
@@ -194,7 +184,6 @@ def _record(attempt: Attempt) -> None:
 
 
 def _skip_known_bytes(attempt: Attempt) -> None:
-    """Hash objects with another etag whose bytes may be known: excluded bytes stay excluded, loaded ones are not parsed."""
     work, log = attempt.work, attempt.runtime.log
     changed = {delivery.key: (plan, delivery) for plan in work for delivery in plan.changed}
     excluded = {

@@ -35,7 +35,6 @@ def plan_arrivals(
     window = timedelta(days=settings.reprocessing_window_days)
     arrived = [batch.arrival_date for batch in read_again]
     if arrived:
-        # Batches that wait for batches read again may lie beyond this load's reach.
         waiting = runtime.ledger.batches(projects, min(arrived), request.now.date()).items()
         arrived += [batch.arrival_date for batch, one in waiting if one.verdict is BatchVerdict.WAITING]
     first, last = min([request.first_day - window, *arrived]), max([request.last_day + window, *arrived])
@@ -128,7 +127,6 @@ def _with_verdicts(
 def _listed_elsewhere(
     runtime: Runtime, source: Source, lacking: Sequence[BatchPlan]
 ) -> tuple[set[BatchKey], dict[BatchKey, frozenset[int]]]:
-    """Batches of these days with deliveries of the other source, loaded or not; batch -> hours with its objects or markers."""
     projects = sorted({plan.key.project_id for plan in lacking})
     days = [plan.key.arrival_date for plan in lacking]
     listing = runtime.landing.list(source.other, projects, min(days), max(days))
@@ -164,7 +162,6 @@ def judge_absent(
     is_open = now <= deadline(day, settings)
     is_before_history = first_arrival is not None and day < first_arrival
     is_whole = is_before_history or batch.is_told_whole or (is_other_source_there and batch.partial_hours is None)
-    # An operator may accept missing hours before the deadline.
     is_lacking = batch.partial_hours is not None or not (is_whole or is_open)
     if batch.accepted_reason is not None and (batch.refused or is_lacking):
         reason = f"accepted without deliveries: {batch.accepted_reason}"

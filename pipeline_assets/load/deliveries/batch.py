@@ -29,19 +29,14 @@ class Relocated:
     """Objects in raw that landing now lists under the other prefix."""
 
     arrived: frozenset[str] = frozenset()
-    """The copy's rows are in raw: these leave."""
+    """Raw holds the copy's rows, so these leave; `awaited` stay until it does."""
     awaited: frozenset[str] = frozenset()
-    """The copy is not loaded yet: these stay until it is."""
 
 
 def _find_relocated(
     gone: Sequence[DeliveryRecord], landing: LandingStore, ledger: Ledger, settings: Settings
 ) -> Relocated:
-    """Accepted deliveries that landing now lists under the other source's prefix.
-
-    Landing is listed again, only if something is gone: one of the two listings sees an object that was copied, then deleted.
-    Raises the errors of `LandingStore.list`.
-    """
+    """Accepted deliveries that landing, listed again, has under the other source's prefix."""
     other, projects = gone[0].batch.source.other, sorted({record.batch.project_id for record in gone})
     days = [record.batch.arrival_date for record in gone]
     there = landing.list(other, projects, min(days), max(days)).deliveries
@@ -61,7 +56,6 @@ def sort_relocated(
 ) -> Relocated:
     """The same from values: `there` is the listing of the other prefix, `loaded` the versions in raw."""
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
-    # The names of both prefixes give project, arrival day, hour and shard.
     copies: defaultdict[tuple[str, date, int, int], list[Delivery]] = defaultdict(list)
     for one in there:
         copies[one.batch.project_id, one.batch.arrival_date, one.hour, one.shard].append(one)
@@ -90,7 +84,6 @@ class Recorded:
     refused: Mapping[str, DeliveryRecord]
     batches: Mapping[BatchKey, BatchRecord]
     exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
-    """Object key -> the valid exclusions of its versions."""
     relocated: Relocated = field(default_factory=Relocated)
     recovering: Mapping[BatchKey, Mapping[int, bool]] = field(default_factory=dict)
     """Backfill batch -> hour of a recovery -> whether it still writes: then its marker may be older."""
@@ -152,8 +145,7 @@ def plan_batches(
 ) -> dict[BatchKey, BatchPlan]:
     """A plan for every batch that is requested, listed, marked or recorded.
 
-    `accepted_reasons`: arrival day of a project -> reason to accept missing deliveries. `read_again`: batches with lost files
-    -> whether these held rows; otherwise they held refused lines alone.
+    `accepted_reasons`: arrival day -> reason to accept missing deliveries; `read_again`: batch -> whether lost files held rows.
     """
     listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)

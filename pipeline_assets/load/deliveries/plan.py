@@ -54,7 +54,6 @@ class BatchPlan:
     prior: BatchRecord | None = None
     is_requested: bool = False
     is_awaited: bool = True
-    """False before the first arrival in settings: nothing of such a day counts as missing."""
     is_closed: bool = False
     is_read_again: bool = False
     has_lost_rows: bool = False
@@ -68,7 +67,6 @@ class BatchPlan:
     """Objects in raw to remove: landing lacks them, and a later delivery of their hour or an operator confirms it."""
     ruled_out: frozenset[str] = frozenset()
     relocated: frozenset[str] = frozenset()
-    """Withdrawn objects whose rows raw also holds from the other source's prefix."""
     being_relocated: frozenset[str] = frozenset()
     """The same before the copies are loaded: neither missing nor withdrawn."""
     missing: tuple[str, ...] = ()
@@ -196,10 +194,7 @@ class BatchPlan:
         return exclusion.names(record.etag, record.sha256)
 
     def with_recovery(self, evaluation: Evaluation) -> Evaluation:
-        """The refusal of missing or unreadable objects, with the command that fetches them from the vendor.
-
-        It never fetches over objects of a recovery, because the vendor's would be others.
-        """
+        """The refusal of missing or unreadable objects, with the command that fetches them, unless a recovery wrote them."""
         if self.key.source is not Source.REGULAR:
             return evaluation
         command = recover_refused(self.key.arrival_date, self.key.arrival_date, [self.key.project_id])
@@ -312,10 +307,9 @@ def is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
 
 
 def without_successor(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[str, ...]:
-    """The gone objects that brought rows to an hour without a later delivery in the listing.
+    """The gone objects that brought rows to an hour without a later delivery in the listing, by the ledger.
 
-    Decided from the ledger, since copies get other times and etags. `read`: listed versions as they were read; an unread
-    version counts as a new delivery. An excluded object replaces nothing.
+    `read`: listed versions as they were read; an unread version counts as a new delivery, an excluded object replaces nothing.
     """
     latest: dict[int | None, str] = {}
     for listed in plan.listed.values():

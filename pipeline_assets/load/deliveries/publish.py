@@ -100,7 +100,6 @@ def _verdict(
     )
     unread = [key for key in names if key in read and read[key].error == NOT_READABLE]
     if unread:
-        # Not a matter of bounds, because the content is unknown.
         reason = f"unreadable objects: {len(unread)}, first {names[unread[0]]}"
         refused = replace(evaluation, is_passed=False, reason=reason, hint=_UNREADABLE)
         return BatchVerdict.REFUSED, plan.with_recovery(refused)
@@ -129,11 +128,7 @@ def _verdict(
 
 
 def loss_of(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[tuple[str, ...], int]:
-    """Objects that landing lost or holds unreadable, and the rows that their hours lose.
-
-    Rows read in their place are no loss. Nor are those of an hour whose listed objects were all delivered later and have as
-    many rows: an earlier load read the rewritten hour.
-    """
+    """Objects that landing lost or holds unreadable, and the rows that their hours lose, less rows delivered in their place."""
     came = plan.listed.keys() & read.keys()
     broken = [key for key in sorted(came & plan.recorded.keys()) if read[key].error and plan.recorded[key].rows]
     rows, keys = 0, (*plan.let_go, *broken)
@@ -177,7 +172,6 @@ def publish(attempt: Attempt) -> None:
     attempt.changes = Changes(batch_days=days)
     if not changed:
         return
-    # As of the base: other writers record their own publications.
     parts: dict[Slice, dict[BatchKey, BatchDay]] = {}
     records: dict[Slice, SliceRecord] = {}
     for project, of_project in days_by_project(changed).items():
@@ -213,10 +207,7 @@ def _account(
     parts: Mapping[BatchKey, BatchDay],
     prior: SliceRecord | None,
 ) -> None:
-    """The ledger's rows of a published slice, whose digest is the sum of its batch days (`parts`).
-
-    `batches`: those that changed it; `prior`: its record before.
-    """
+    """Record a published slice, whose digest is the sum of its batch days (`parts`); `batches`: those that changed it."""
     table, settings = attempt.table, attempt.runtime.settings
     before, code = prior.digest if prior else EMPTY, table.code_version(settings)
     digest = attempt.published[key] = sum((part.digest for part in parts.values()), EMPTY)
@@ -269,10 +260,7 @@ def report(attempt: Attempt) -> TableReport:
 
 
 def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | None:
-    """A day's outcome in this load's report; None without news if nobody requested it.
-
-    A late fact may change the slice of a day whose own batch is refused: such a day does not go green.
-    """
+    """A day's outcome in this load's report; None without news if nobody requested it. A refused batch keeps its day red."""
     loss, is_published = attempt.losses.found.get(one.key), one.key in attempt.published
     one = replace(one, is_requested=plan is not None and plan.is_requested)
     if loss is not None and not is_published:

@@ -35,7 +35,6 @@ class Losses:
     """Slices of a raw table or of quarantine that cannot be read; lost ones are empty in the attempt's base."""
 
     found: Mapping[Slice, Evaluation] = field(default_factory=dict)
-    """Slice -> its refusal, which names a data file that is gone."""
     before: frozenset[Slice] = frozenset()
     of_lines: frozenset[Slice] = frozenset()
     holding: Mapping[Slice, Set[BatchKey]] = field(default_factory=dict)
@@ -57,7 +56,6 @@ class Attempt:
     losses: Losses
     batches: dict[BatchKey, BatchPlan]
     published: dict[Slice, Digest]
-    """Event days that this load accepted so far, former attempts included."""
     touched: dict[str, DeliveryRecord] = field(default_factory=dict)
     """Object with another etag but known bytes -> its record with that etag: hashed, not parsed."""
     summaries: dict[str, DeliveryRecord] = field(default_factory=dict)
@@ -67,7 +65,6 @@ class Attempt:
     staged: Staged | None = None
     staged_plans: Sequence[BatchPlan] = ()
     present: dict[BatchKey, dict[str, int]] = field(default_factory=dict)
-    """Staged batch -> object -> its rows in raw before."""
     verdicts: dict[BatchKey, tuple[BatchVerdict, Evaluation]] = field(default_factory=dict)
     brought_back: dict[Slice, list[BatchKey]] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
@@ -102,10 +99,7 @@ _KEYS_PER_STATEMENT = 500
 
 
 def read_and_stage(attempt: Attempt) -> None:
-    """Read the changed objects and stage their rows in one pass, as if every batch were accepted.
-
-    Stages nothing without work. Raises LandingAccessError if no object of landing can be read.
-    """
+    """Stage the rows of changed objects, as if every batch were accepted. Raises LandingAccessError if none is readable."""
     attempt.summaries = dict(attempt.touched)
     plans = [plan for plan in attempt.work if attempt.replaced(plan)]
     if plans:
@@ -149,10 +143,7 @@ def _stage(attempt: Attempt, plans: Sequence[BatchPlan], files: Sequence[str]) -
 def _delete_objects(
     runtime: Runtime, target: str, columns: tuple[str, str], reach: set[Slice], keys: Set[str], also: str = "TRUE"
 ) -> None:
-    """Delete by copy-on-write: rewrites only data files with rows of these objects that meet `also`.
-
-    `columns`: names of the columns of arrival day and object key.
-    """
+    """Copy-on-write of files with rows of these objects that meet `also`; `columns`: arrival day, object key."""
     day_column, key_column = columns
     days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
     projects = ", ".join(sql_text(project) for project in sorted({key.project_id for key in reach}))
@@ -166,10 +157,7 @@ def _delete_objects(
 
 
 def quarantine(attempt: Attempt) -> None:
-    """Replace the lines of the read objects in raw.quarantine; runs before raw, idempotent like it.
-
-    Lines of a refused version stay beside those of the version in raw, until a version is accepted or gone.
-    """
+    """Replace the lines of the read objects in raw.quarantine; runs before raw, idempotent like it."""
     runtime, summaries = attempt.runtime, attempt.summaries
     restored = attempt.losses.of_lines & attempt.brought_back.keys()
     # Lines beside those of a lost file would hide its loss; they are read again with it.
@@ -214,7 +202,6 @@ def quarantine(attempt: Attempt) -> None:
 
 
 def _read_by_next_load(attempt: Attempt, slices: Collection[Slice]) -> Changes:
-    """Mark objects of the other source with lost refused lines, so that its next load reads them."""
     ledger, other = attempt.runtime.ledger, attempt.source.other
     known = [
         record
@@ -237,7 +224,6 @@ def _is_bad(record: DeliveryRecord | None) -> bool:
 
 
 _Found = tuple[list[str], dict[str, Summary]]
-"""Files without a snapshot yet, as `data_file` describes them; object key -> summary."""
 
 
 def _write_rows(attempt: Attempt, deliveries: Sequence[Delivery]) -> _Found:
@@ -332,7 +318,6 @@ def _take(attempt: Attempt, found: Mapping[str, Summary]) -> None:
     for plan in attempt.work:
         for delivery in attempt.to_parse([plan]):
             row, known = found[delivery.key], plan.recorded.get(delivery.key)
-            # Bytes without a recorded hash may be the same ones.
             known = known if known is not None and known.sha256 in (None, row["sha256"]) else None
             attempt.summaries[delivery.key] = DeliveryRecord(
                 batch=delivery.batch,
@@ -366,10 +351,7 @@ def _require_readable(attempt: Attempt, found: Mapping[str, Summary]) -> None:
 
 
 def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Delivery]:
-    """The smallest other object of each source and project: it tells a refused object from a refused connection.
-
-    Rights and keys are often a project's, so a second object of the project adds nothing.
-    """
+    """The smallest other object of each source and project, since rights and keys are often a project's."""
     smallest: dict[tuple[Source, str], Delivery] = {}
     for delivery in sorted(listed, key=lambda delivery: (delivery.size_bytes, delivery.key)):
         if delivery.size_bytes and delivery.key not in unread:

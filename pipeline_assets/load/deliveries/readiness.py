@@ -24,7 +24,6 @@ class HourObservation:
 
     objects: str
     since: AwareDatetime
-    """The first observation of this listing."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ def evaluate_arrivals(
 ) -> ArrivalStatus:
     """Judge every batch of a plan; one whose refusal is still valid is not due.
 
-    `first_arrivals`: project -> first arrival of this source; later days are awaited. `delivered_elsewhere`: batches whose day
-    the other source delivered. `starts`: project -> first arrival of any source.
+    `first_arrivals`, `starts`: project -> first arrival, of this and of any source; `delivered_elsewhere`: days of the other.
     """
     due: dict[BatchKey, str] = {}
     waiting: dict[BatchKey, str] = {}
@@ -89,7 +87,6 @@ def evaluate_arrivals(
             is_awaited = is_regular and first is not None and key.arrival_date >= first
             is_elsewhere = key in delivered_elsewhere
             reason = _without_news(plan, settings, now, is_awaited=is_awaited, is_elsewhere=is_elsewhere)
-            # Operators hear of missing hours until these are recovered or accepted.
             is_told = plan.told_partial is not None and not (plan.prior is not None and plan.prior.is_let_go)
             obstacle = f"{plan.told_partial}: recover or accept it" if is_told else None
         obstacle = plan.told_recovery or obstacle
@@ -109,7 +106,6 @@ def state_of(plan: BatchPlan, settings: Settings) -> str:
 def _without_news(
     plan: BatchPlan, settings: Settings, now: datetime, *, is_awaited: bool, is_elsewhere: bool
 ) -> str | None:
-    """Why a batch is due although raw holds it as landing does; None if it is not."""
     prior = plan.prior
     is_accepted = prior is not None and prior.verdict is BatchVerdict.ACCEPTED
     is_open = not (plan.listed or plan.recorded or plan.refused or is_accepted)

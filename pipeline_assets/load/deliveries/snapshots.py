@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1024**2
 Exclusions = Mapping[str, tuple[Exclusion, ...]]
-"""Object key -> the valid exclusions of its versions."""
 
 
 def exclusions_of_dimensions(ledger: Ledger) -> dict[str, tuple[Exclusion, ...]]:
@@ -58,7 +57,6 @@ def by_bytes(
         try:
             sha256 = sha256_of(landing, entry.key, entry.etag)
         except TidemarkError:
-            # A load of it meets the same error and reports it.
             return None
         same = [one for one in own if one.sha256 == sha256]
         if not same:

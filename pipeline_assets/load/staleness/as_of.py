@@ -30,7 +30,6 @@ class Wait:
 
 
 _AWAITED_DAYS = 60
-"""How many days back to search for the latest day whose deadline has passed."""
 EXCLUDED = "excluded"
 """The version in an input state if the published delivery is excluded and no other exists."""
 Records = Mapping[Slice, SliceRecord]
@@ -43,7 +42,6 @@ class History:
     day: date
     delivery: SnapshotDelivery
     version: str
-    """In an input state: the version of the delivery, and the first day used."""
     days: Mapping[date, Digest] | None = None
     """Day -> digest of its items; None if not read, because it is on record or refused."""
     failure: Evaluation | None = None
@@ -104,10 +102,7 @@ def news_of(
     settings: Settings,
     now: datetime,
 ) -> tuple[tuple[date, str, str] | None, list[str]]:
-    """The day, reason and state of the delivery to read now (None without news), and a sentence for each wait.
-
-    `days`: deliveries in landing; `records`: all months on record.
-    """
+    """Day, reason and state of the delivery to read now (None without news), and a sentence for each wait."""
     day = standing_day(days, settings, now)
     within = [one for one in days if settings.calendar_start <= one <= now.date()]
     waits = [f"{days[one].key} has no marker yet" for one in sorted(within) if day is None or one > day]
@@ -145,10 +140,7 @@ def days_on_record(table: Table, records: Records) -> dict[date, Digest]:
 
 
 def state_of_month(history: History | None, table: Table, key: Slice, record: SliceRecord | None) -> InputState:
-    """The input state of a month: the digest of each of its days, and the version of the delivery that last changed them.
-
-    The last month has the present version. The recorded state stays if nothing was read, or the delivery is refused.
-    """
+    """Each day's digest, and the delivery that last changed one; as recorded if nothing was read or the delivery is refused."""
     known = record.input_state if record is not None else None
     if history is None:
         return known or InputState()

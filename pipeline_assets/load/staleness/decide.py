@@ -41,7 +41,6 @@ class Todo(Enum):
     """Other days in the dedupe window changed: compare rows with shared keys."""
     KEEP = auto()
     KEEP_REFUSED = auto()
-    """Stale, but the same inputs were refused before and no operator accepted the change."""
     WAIT = auto()
     WAIT_TIED = auto()
     """An earlier build shared events with days that could not be published."""
@@ -65,9 +64,7 @@ class SlicePlan:
     is_requested: bool
     is_final: bool = False
     was_final: bool = False
-    """Whether it was settled before, so that changes are bounded."""
     is_settled: bool = False
-    """Whether it is final, or only missing hours keep it from being final."""
     final_at: str | None = None
     reason: str | None = None
     cause: Cause = UNCHANGED
@@ -76,7 +73,6 @@ class SlicePlan:
     failure: Evaluation | None = None
     delivered: SnapshotDelivery | None = None
     months: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
-    """(table, month) of a delivered history with days in `present` -> digest."""
     is_judged_again: bool = False
     """Refused earlier in comparison with a slice that is built now."""
 
@@ -95,11 +91,7 @@ class SlicePlan:
 def decide(
     facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
 ) -> list[SlicePlan]:
-    """One plan per slice of the facts that is on record, requested, or has inputs.
-
-    `requested`: slices to rebuild also if only their code changed. `accepted`: changes and losses that operators accept.
-    `now`: timezone-aware.
-    """
+    """One plan per slice of the facts that is on record, requested (also for changed code alone), or has inputs."""
     rule = _Rule(facts, table, frozenset(requested), accepted, now)
     plans = (rule.plan_of(key) for key in sorted(facts.slices, key=lambda key: (key.project_id, key.event_date)))
     return [plan for plan in plans if plan is not None]
@@ -235,7 +227,6 @@ class _Rule:
         known = [self.facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in sources]
         batches = [batch for batch in known if batch is not None and not is_moot(self.facts, batch)]
         if not batches:
-            # Such a day cannot be requested, so the slice does not wait for it.
             is_early = key.event_date < self.settings.calendar_start
             is_empty = is_early or is_empty_by_setting(key.project_id, key.event_date, self.settings, self.now)
             return (

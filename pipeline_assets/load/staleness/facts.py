@@ -64,19 +64,15 @@ class Facts:
     batches: Mapping[BatchKey, BatchRecord]
     """Of both sources, from the slices' days to the reprocessing window after them."""
     first_arrivals: Mapping[str, date]
-    """Project -> its first arrival day; projects without arrivals are left out."""
     records: Mapping[str, Mapping[Slice, SliceRecord]] = field(default_factory=dict)
-    """Table -> slice -> record, for the tables to decide about and their upstream tables."""
     holds: Mapping[str, Mapping[Slice, str]] = field(default_factory=dict)
     delivered: Mapping[Slice, SnapshotDelivery] = field(default_factory=dict)
     first_snapshots: Mapping[str, date] = field(default_factory=dict)
     item_counts: Mapping[date, int] | None = None
-    """Day -> number of items, of the snapshots to compare counts with; None for other tables."""
     exclusions: Exclusions | None = None
     """Excluded objects at the time of the listing; None without a listing."""
     excluded: Mapping[Slice, str] = field(default_factory=dict)
     history: History | None = None
-    """The delivered history that the slices are parts of; None without one."""
     lost: Mapping[str, Mapping[Slice, str]] | None = None
     """Table -> slice -> its lost data file; None if nobody looked, so that records count."""
     is_read_again: bool = False
@@ -142,10 +138,7 @@ class Facts:
 def slices_to_look_at(
     ledger: Ledger, settings: Settings, projects: Sequence[str], days: Sequence[date]
 ) -> frozenset[Slice]:
-    """The slices of a load: the requested days, days that nearby arrivals touched, and neighbours of both.
-
-    Arrivals are nearby within the reprocessing window, neighbours within the dedupe window. `days`: ascending, at least one.
-    """
+    """The requested days, days that arrivals within the reprocessing window touched, and neighbours in the dedupe window."""
     reach = timedelta(days=settings.reprocessing_window_days)
     chosen = {Slice(day, project) for day in days for project in projects}
     for source in Source:

@@ -85,10 +85,7 @@ def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
 
 
 def finality(facts: Facts, key: Slice, now: datetime) -> tuple[bool, bool]:
-    """Whether a day is settled, and whether it is final: settled, and no hour that arrived on it is missing.
-
-    It is settled if every batch that arrives in [D, D + reprocessing window] is closed and none is refused or waits.
-    """
+    """Whether all batches of [D, D + reprocessing window] are closed and good (settled), and no hour of D is missing (final)."""
     first_arrival = facts.first_arrivals.get(key.project_id)
     if first_arrival is None or key.event_date < first_arrival or not is_closed_window(facts, key, now):
         return False, False

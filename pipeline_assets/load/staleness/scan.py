@@ -81,7 +81,6 @@ class Stale:
     table: str
     reason: str
     state: str
-    """Text for the plan and its inputs."""
     is_built: bool
     """Whether its rows would be built, not only its verdict changed."""
 
@@ -98,11 +97,7 @@ def scan_stale_days(
     slices: Collection[Slice] | None = None,
     days: Collection[date] | None = None,
 ) -> dict[date, list[Stale]]:
-    """Event day -> its stale slices, among `slices`, or among all on record for None.
-
-    `days` restricts a scan of all slices. Dimensions are scanned only if `slices` is None. Records are read in parts of
-    about a month of 200 projects, to bound memory.
-    """
+    """Event day -> its stale slices, among `slices`; None: all on record (of `days`), dimensions included. Bounds memory."""
     present = [one for one in DIMENSIONS if any(ledger.first_day(table.key) is not None for table in one.tables)]
     joined = [table for table in AS_OF_TABLES if table.dimension in present]
     stale: dict[date, list[Stale]] = {}
@@ -123,7 +118,6 @@ def scan_stale_days(
 
 
 def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) -> Iterator[set[Slice]]:
-    """Recorded slices in parts of consecutive days; all records within a part's span are read."""
     wanted = sorted(days) if days is not None else days_on_record(ledger)
     span = timedelta(days=max(1, _SLICES_AT_ONCE // max(1, len(settings.projects))))
     while wanted:
