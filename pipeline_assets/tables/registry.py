@@ -85,7 +85,7 @@ def downstream_of(key: str) -> tuple[Table, ...]:
 
 
 def measures_of(key: str) -> tuple[str, ...]:
-    """Names of a table's measures, `rows` first; only `rows` for a table that no longer exists."""
+    """Names of a table's measures, `rows` first; only `rows` for an unknown table."""
     own = _BY_KEY[key].measures if key in _BY_KEY else ()
     return ("rows", *(name for name in own if name != "rows"))
 

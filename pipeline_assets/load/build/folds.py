@@ -65,7 +65,7 @@ class SharedFolds:
         table: AggregateTable,
         due: Collection[AggregateTable],
     ) -> dict[Slice, WrittenSlice]:
-        """A table's files as of snapshot `pin` of refined.events; writes those of `due` (built next from the same slices), too."""
+        """A table's files as of snapshot `pin` of refined.events; also writes those of `due`, built next from the same slices."""
         if pin != self._pin:
             self.release()
         self._pin = pin

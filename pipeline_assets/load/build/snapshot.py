@@ -121,8 +121,8 @@ def judge_history(
 ) -> Evaluation | None:
     """The refusal of a history whose counts change too much; None if it passes. Ignores acceptances.
 
-    `days`, `recorded`: day -> digest of its items, as delivered and as published. Published days are compared with themselves,
-    new days with the latest day before.
+    `days`, `recorded`: day -> digest of its items, as delivered and as published. A published day is compared with
+    its published count, a new day with the latest day before.
     """
     counts = {day: digest.rows for day, digest in recorded.items()}
     told: list[tuple[date, date, str, int]] = []

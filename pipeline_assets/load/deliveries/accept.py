@@ -141,7 +141,7 @@ def _wait_beside_lost(attempt: Attempt) -> None:
 def brought_back(
     holding: Mapping[Slice, AbstractSet[BatchKey]], able: AbstractSet[BatchKey]
 ) -> tuple[set[Slice], set[BatchKey]]:
-    """The lost slices with all batches accepted (`able`), and the batches that cannot be, because such a slice is not whole."""
+    """The lost slices with all their batches in `able`, and the batches to refuse since a slice of theirs stays incomplete."""
     whole = {key for key, batches in holding.items() if batches}
     while broken := {key for key in whole if not holding[key] <= able}:
         whole -= broken

@@ -145,7 +145,7 @@ def plan_batches(
 ) -> dict[BatchKey, BatchPlan]:
     """A plan for every batch that is requested, listed, marked or recorded.
 
-    `accepted_reasons`: arrival day -> reason to accept missing deliveries; `read_again`: batch -> whether lost files held rows.
+    `accepted_reasons`: arrival day -> why missing deliveries are accepted; `read_again`: batch -> whether lost files held rows.
     """
     listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)

@@ -33,7 +33,7 @@ from pipeline_assets.tables.table import Table, is_dimension
 
 
 class Todo(Enum):
-    """What a load does with a slice."""
+    """A load's action on a slice."""
 
     REBUILD = auto()
     """Build it: its inputs changed, or its code did and the slice was requested."""
@@ -55,7 +55,7 @@ _BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.WAIT_TIED, Todo.HOLD, Todo.REFUSE
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """What a load does with one slice, and why."""
+    """A load's action on one slice, and why."""
 
     key: Slice
     todo: Todo
