@@ -24,7 +24,7 @@ MOST_RATIO = 200
 _RATIO_BYTES = 64 * 1024
 """Smaller members count as this large, because the ratio of a few bytes means nothing."""
 _MOST_DIRECTORY_BYTES = 16 * 1024**2
-"""Limit for the zip's directory, which is read at once: 100,000 files and more, for a few hundred a day."""
+"""Limit for the zip's directory, which is read at once: room for 100,000 files, where a day has a few hundred."""
 _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _READ_FAILURES = (
@@ -62,7 +62,7 @@ def read_archive(
 ) -> Archive:
     """Read every member to its end once, keeping nothing; raises ExportContentError if the archive as a whole is unusable.
 
-    So are no zip, a wrong or repeated name, another project or hour, and too large a content (`max_member_bytes`).
+    It is if it is no zip; if a name is wrong, repeated, or of another project or hour; or if the content is too large.
     """
     subject = f"export of {project_id}, {hours}"
     members: dict[Hour, list[Member]] = {}

@@ -55,7 +55,7 @@ class BadObjectError(Exception):
 
 
 def decompress(stored: IO[bytes], max_bytes: int) -> IO[bytes]:
-    """The decompressed gzip members; the caller closes them. Raises BadObjectError; only zero bytes at the end are padding."""
+    """The decompressed object; the caller closes it. Raises BadObjectError for all but gzip members and zero bytes at the end."""
     text = a_spool()
     try:
         _members(stored, text, max_bytes)

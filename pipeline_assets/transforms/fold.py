@@ -60,7 +60,7 @@ def _platform(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Arra
 
 
 def _user(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Array]:
-    """The merged id (in `data` by the vendor's S3 schema, a column in warehouses), else `amplitude_id`, user id, device id."""
+    """The merged id (in `data` by the vendor's S3 schema, a key in warehouses' exports), else `amplitude_id`, user, device id."""
     ids = [merged for name in USER_COLUMNS[:2] if (merged := _merged(rows[name])) is not None]
     number = pc.coalesce(*ids, rows["amplitude_id"])
     if not number.null_count:

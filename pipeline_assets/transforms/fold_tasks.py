@@ -212,7 +212,7 @@ _NARROW = {"event_date": "date", "project_id": "string"} | {
 
 
 def narrow_events(events: DataFrame, settings: Settings) -> DataFrame:
-    """The facts of events for tables of users, one row per event, in about 10 µs.
+    """The facts of events for tables of users, one row per event, in about 10 µs each.
 
     event_date, project_id, event_type, platform (`unknown` if blank), user (with its kind of id, or null), currency (string),
     revenue (decimal(28,6)), claims_revenue, repeats_revenue (boolean).
