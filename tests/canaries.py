@@ -1,4 +1,4 @@
-"""`make canaries`: a deployment whose every secret is a canary loads, fails in ways that quote its settings, and is searched."""
+"""`make canaries`: a deployment of canary secrets loads, fails with settings in its messages, and is searched."""
 
 from __future__ import annotations
 
@@ -62,8 +62,6 @@ _PAGES = (
 
 
 class Story:
-    """One deployment, and all that it wrote."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.secrets = canaries(SECRETS)
@@ -77,7 +75,7 @@ class Story:
         self.listening: set[str] = set()
 
     def shell(self, name: str, *words: str, expected: int, **changes: str) -> str:
-        """A command whose output is kept; what it says."""
+        """Run a command, keep and return its output."""
         done = subprocess.run(
             [str(Path(sys.executable).parent / "tidemark"), *words],
             env={**self.environment, **changes},
@@ -95,7 +93,7 @@ class Story:
         return said.decode()
 
     def dagster_home(self) -> Path:
-        """With the lines at the end of `dagster.yaml` that the documentation tells a person to switch on."""
+        """With the lines at the end of `dagster.yaml` that the documentation recommends."""
         home = self.folder / "dagster_home"
         home.mkdir()
         plain, storage = (PROJECT_ROOT / "dagster.yaml").read_text().split("# storage:\n")
@@ -103,7 +101,7 @@ class Story:
         return home
 
     def load(self, deployment: Deployment) -> None:
-        """A good day and a refused one, one object excluded, through webserver, queue, daemon and a process of its own."""
+        """A good day and a refused one, one object excluded, through webserver, queue, daemon and run process."""
         known = deployment.runs()
         reason = {f"{PROJECT}/{PROJECT}_{GOOD}_10#2.json.gz": "twice"}
         config = json.dumps(json.dumps({"ops": {"load": {"config": {"exclude": reason}}}}))
@@ -112,7 +110,7 @@ class Story:
             raise AssertionError(answer)
 
         def is_heard() -> bool:
-            """Whether the engine's own page is there, which is the last thing that it starts."""
+            """Whether the engine's own page is there, which starts last."""
             self.heard |= heard_from_elsewhere(deployment.session)
             self.listening |= {name for name, _, _ in listening(deployment.session)}
             return any((self.written).glob("spark_environment_"))
@@ -125,7 +123,7 @@ class Story:
             (self.written / f"graphql-{number}.json").write_text(json.dumps(deployment.ask(page)))
 
     def ask_for_variables(self, deployment: Deployment) -> None:
-        """A stranger's run that says `{"env": NAME}` for each secret: it ends before its first step, and is not tried again."""
+        """A stranger's run with `{"env": NAME}` for each secret: it ends before its first step, without a retry."""
         known = deployment.runs()
         keys = {name: f"{PROJECT}/{PROJECT}_{GOOD}_10#{number}.json.gz" for number, name in enumerate(SECRETS)}
         asked = {"exclude": {key: {"env": name} for name, key in keys.items()}, "projects": [{"env": SECRETS[0]}]}
@@ -137,7 +135,7 @@ class Story:
             self.unexpected.append(f"a run that asks for variables ended as {runs}")
 
     def look_only(self, deployment: Deployment) -> None:
-        """The same deployment to look at: it shows runs, and refuses to start one."""
+        """The same deployment read-only: it shows runs, and refuses to start one."""
         with deployment:
             self.heard |= heard_from_elsewhere(deployment.session)
             answer = deployment.ask(_LAUNCH % (json.dumps("{}"), GOOD, GOOD))["launchRun"]
@@ -151,7 +149,6 @@ class Story:
                 )
 
     def failures(self) -> None:
-        """Each fails, and tells why."""
         wrong = "127.0.0.1:1"
         catalog, word = self.environment["TIDEMARK_CATALOG_URL"], self.secrets["TIDEMARK_CATALOG_URL"].value
         mistyped = {
@@ -218,7 +215,6 @@ class Story:
             self.shell("a store that repeats the token to doctor", "doctor", expected=1, AWS_ENDPOINT_URL_S3=url)
 
     def looks(self) -> None:
-        """Commands that show the deployment as it is."""
         self.shell("status", "status", "--from", str(GOOD), "--to", str(BAD), "--verbose", expected=0)
         self.shell("doctor", "doctor", "--json", expected=1)
         self.shell("report", "report", "--out", str(self.written / "health.html"), expected=0)
@@ -227,7 +223,7 @@ class Story:
 
 
 def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
-    """The whole story; what was found, and what was looked at."""
+    """The whole story; returns the findings and the searched places."""
     story = Story(folder)
     secrets = story.secrets
     with ExitStack() as stack:
@@ -287,8 +283,8 @@ def _keys(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Exits 1 where a secret was found, or where a place that may hold one was not there to be searched."""
-    # The store's server, which runs in this process, tells of each request.
+    """Exits 1 where a secret was found, or a place to be searched was missing."""
+    # The store's server in this process logs each request.
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     folder = Path(tempfile.mkdtemp(prefix="canaries-"))
     try:

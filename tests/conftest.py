@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# A busy machine makes an example slow, and not wrong. In CI hypothesis sets no deadline by itself.
+# A busy machine makes an example slow, not wrong. In CI hypothesis sets no deadline by itself.
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--full` runs random scenarios as often as is claimed for them, and not only often enough to notice a break; `--images`
-    takes the pictures of the documentation anew."""
+    """`--full` runs all claimed rounds of random scenarios; `--images` takes the documentation's pictures anew."""
     parser.addoption("--full", action="store_true", help="all rounds of the random scenarios (make test-full)")
     parser.addoption("--images", action="store_true", help="keep screenshots in docs/images (make images)")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The account of the crash matrix: what was killed where, and whether the next run converged."""
+    """The crash matrix's account: each kill, and whether the next run converged."""
     kills = [
         (dict(report.user_properties)["kill"], report.outcome)
         for reports in terminalreporter.stats.values()
@@ -42,7 +41,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def is_full(request: pytest.FixtureRequest) -> bool:
-    """Whether all rounds are asked for."""
     return bool(request.config.getoption("--full"))
 
 
@@ -50,7 +48,7 @@ def is_full(request: pytest.FixtureRequest) -> bool:
 def _environment() -> None:
     os.environ["NO_PROXY"] = "127.0.0.1,localhost"
     os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
-    # The JVM inherits them; an S3-compatible server takes any.
+    # The JVM inherits them; an S3-compatible server accepts any.
     os.environ.update(
         AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_REGION="us-east-1", AWS_DEFAULT_REGION="us-east-1"
     )
@@ -72,7 +70,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def pipeline(spark: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """`pipeline(**settings)` makes a pipeline of its own; all its tasks go to Spark's workers where the test is marked so."""
+    """`pipeline(**settings)` makes a pipeline; its tasks go to Spark's workers where the test is marked so."""
     from tests.support.builders import a_pipeline
 
     form = {"local_bytes": 0} if request.node.get_closest_marker("workers") else {}
@@ -91,7 +89,7 @@ def pipeline(spark: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An empty bucket, `tidemark-test`, on an S3-compatible server that `AWS_ENDPOINT_URL_S3` names."""
+    """An empty bucket, `tidemark-test`, on the S3-compatible server of `AWS_ENDPOINT_URL_S3`."""
     import boto3
 
     from tests.support.s3 import BUCKET, a_working_server
@@ -103,7 +101,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Any]:
-    """A private PostgreSQL cluster, which nobody may stop."""
+    """A private PostgreSQL cluster; tests must not stop it."""
     from tests.support.postgres import a_postgres
 
     with a_postgres() as server:
@@ -112,7 +110,6 @@ def postgres_server() -> Iterator[Any]:
 
 @pytest.fixture
 def postgres(postgres_server: Any) -> Iterator[str]:
-    """URL of an empty database."""
     name = f"of_a_test_{uuid.uuid4().hex[:12]}"
     yield postgres_server.database(name)
     postgres_server.drop_database(name)

@@ -20,31 +20,29 @@ from tests.support.outside_faults import FAULTS, OutsideFault, Promise
 
 _HEADINGS = ("fault", "where", "outcome", "old state intact", "next run converges")
 _AGAIN = ("", "; the load begun again once", "; the load begun again twice")
-"""By how often that was."""
+"""Text by number of restarts."""
 _RULE = "|---" * len(_HEADINGS) + "|"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one fault."""
-
     fault: OutsideFault
     loaded: Loaded | None
     """None where it was not run."""
     struck: int
     """Requests and connections that failed."""
     unmet: Sequence[str] = field(default=(), kw_only=True)
-    """What was to fail, and was never asked for."""
+    """Requests that were to fail and were never made."""
     is_intact: bool
-    """A load that failed left to readers what they had seen."""
+    """After a failed load readers see the state before."""
     is_converged: bool
-    """This load, or the next one where it failed, left what a load without faults leaves."""
+    """This load, or the next after a failure, gave the result of a load without faults."""
     differing: Sequence[str] = ()
     next_said: Sequence[str] = ()
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """What is otherwise than promised."""
+        """Deviations from the promise."""
         if self.loaded is None:
             return ()
         fault, said = self.fault, self.loaded.said
@@ -63,7 +61,6 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Of the table."""
         fault, loaded = self.fault, self.loaded
         if loaded is None:
             return (fault.name, fault.where, f"not run: {fault.lacks()}", "-", "-")
@@ -78,7 +75,7 @@ class Row:
 
 
 def run_all(faults: Mapping[str, OutsideFault], folder: Path) -> Iterator[tuple[str, Row]]:
-    """Each fault on the same state, one after the other; name and row."""
+    """Run each fault on the same state; yields name and row."""
     with a_lake(folder) as lake:
         begun: dict[Story, tuple[State, Mapping[str, str], Mapping[str, str]]] = {}
         for name, fault in faults.items():
@@ -93,7 +90,7 @@ def run_all(faults: Mapping[str, OutsideFault], folder: Path) -> Iterator[tuple[
 
 
 def _begin(lake: Lake, story: Story) -> tuple[State, Mapping[str, str], Mapping[str, str]]:
-    """The state that faults meet, what readers see of it, and what they see after a load without faults."""
+    """The faults' first state, its digests, and those after a load without faults."""
     state = lake.begin(story)
     before = lake.digests()
     done = lake.load_calmly()
@@ -141,8 +138,8 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Exits 1 where a fault ended otherwise than promised, and where none could be run."""
-    # The store's server, which runs in this process, tells of each request.
+    """Exits 1 where a fault did not end as promised, and where none could run."""
+    # The store's server in this process logs each request.
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}")
@@ -153,7 +150,7 @@ def main(words: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     rows: list[Row] = []
     try:
-        # Grouped by story: each begins with loads of its own.
+        # Grouped by story: each begins with its own loads.
         faults = {name: fault for name, fault in FAULTS.items() if name in chosen}
         print(_line(_HEADINGS), _RULE, sep="\n", flush=True)
         for name, row in run_all(faults, folder):

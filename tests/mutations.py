@@ -21,12 +21,10 @@ from pipeline_assets.domain.settings import PROJECT_ROOT
 
 @dataclass(frozen=True)
 class Mutation:
-    """A law without the line that upholds it."""
-
     law: int
     """0: a promise of SECURITY.md."""
     broken: str
-    """What no longer holds, for people."""
+    """The broken promise."""
     file: str
     line: str
     """Exactly once in the file."""
@@ -503,7 +501,7 @@ MUTATIONS = (
 
 @contextmanager
 def a_copy() -> Iterator[Path]:
-    """The project as git knows it, with its jars, in a folder of its own."""
+    """A folder with git's files of the project and its jars."""
     named = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=PROJECT_ROOT, capture_output=True, check=True
     )
@@ -532,7 +530,7 @@ def outcome(copy: Path, test: str) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Every test passes as it is and fails without its line; exits 1 where one survives."""
+    """Every test passes as is and fails without its line; exits 1 where one survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("laws", nargs="*", type=int, help="only these")
     chosen = parser.parse_args()

@@ -31,29 +31,29 @@ from tests.two_writers import OF_DATABASES, Hand, databases, places, promise_nam
 _DAYS = DAYS[:5]
 _TABLES = tuple(table.key for table in ASSET_TABLES)
 _UNDONE_EVERY = 12
-"""Publishes until an operator rolls a day back; the next one releases it."""
+"""Publishes until an operator rolls a day back; the next publish releases it."""
 
 
 @dataclass
 class Account:
-    """What one writer published, and what the reader beside it saw."""
+    """One writer's publishes, and the reader's findings."""
 
     catalog: str
     promise: Promise
     publishes: Counter[str] = field(default_factory=Counter)
-    """What was published -> how often."""
+    """Kind of publish -> count."""
     seen: Seen = field(default_factory=Seen)
     seconds: float = 0.0
 
     @property
     def is_as_promised(self) -> bool:
-        """Whether the reader met every publish and, where the promise is one transaction, no disagreement."""
+        """Whether the reader met every publish without disagreement, where one transaction is promised."""
         met = self.seen.changed >= self.publishes.total()
         return met and (self.promise is Promise.TABLE_BY_TABLE or not self.seen.aggregates + self.seen.ledger)
 
 
 class _Landing(LandingFolder):
-    """Exports with revenue, and the ways in which they change."""
+    """Exports with revenue, and their changes."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.landing = folder / "landing"
@@ -69,7 +69,7 @@ class _Landing(LandingFolder):
         return self._put(Source.REGULAR, _DAYS[-1], self._rng.randrange(16, 24), self._lines(_DAYS[-1]))
 
     def corrections(self) -> tuple[Source, date]:
-        """An object that was delivered comes again, with other amounts and a line less or more."""
+        """A delivered object comes again, with other amounts and a line less or more."""
         source, day, hour = place = self._rng.choice(sorted(self._objects))
         lines = self._objects[place]
         changed = [line | self._amount() if self._rng.random() < 0.5 else line for line in lines]
@@ -79,14 +79,13 @@ class _Landing(LandingFolder):
         return self._put(source, day, hour, [*changed, *self._lines(day)])
 
     def backfills(self) -> tuple[Source, date]:
-        """A recovered object: new events, and a few that regular exports hold already."""
+        """A recovered object: new events, and a few of the regular exports'."""
         day = self._rng.choice(_DAYS)
         known = [line for (source, *_), lines in sorted(self._objects.items()) for line in lines]
         again = [line | self._amount() for line in self._rng.sample(known, 2)]
         return self._put(Source.BACKFILL, day, self._rng.randrange(24), [*self._lines(day), *again])
 
     def _put(self, source: Source, day: date, hour: int, lines: list[dict[str, Any]]) -> tuple[Source, date]:
-        """Returns what is to be loaded."""
         held = self._objects.setdefault((source, day, hour), [])
         held += lines
         self.deliver(day, held, hour=hour, source=source)
@@ -116,10 +115,7 @@ def read_beside_publishes(
     tell: Callable[[str], None] = lambda _: None,
     minutes: float = float("inf"),
 ) -> Account:
-    """Publish so often, on a `sqlite` or `postgresql` catalog; raises AssertionError for a publish that failed.
-
-    Less often where so many minutes are over before.
-    """
+    """Publish so often, or for so many minutes, on this database; raises AssertionError for a failed publish."""
     account, started, rng = Account(catalog, promise), time.monotonic(), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="readers-") as scratch, databases(catalog, Path(scratch)) as url_of:
         name = f"lake_{catalog}_{promise.name.lower()}"
@@ -131,7 +127,7 @@ def read_beside_publishes(
             "catalog_name": name,
             "projects": PROJECT,
             "calendar_start": "2026-01-01",
-            # A correction may take a key from a final day; a large one would wait for a person.
+            # A correction may take a key from a final day; a large one would wait for an operator.
             "change_min_rows": 1_000_000,
         }
         order = functools.partial(_ordered, hand, settings, rng)
@@ -162,7 +158,6 @@ def _tables_of(source: Source) -> list[str]:
 
 
 def _ordered(hand: Hand, settings: dict[str, Any], rng: random.Random, do: str, **order: Any) -> int:
-    """Slices that were published."""
     whole = {
         "first": str(_DAYS[0]),
         "last": str(_DAYS[-1]),
@@ -177,7 +172,6 @@ def _ordered(hand: Hand, settings: dict[str, Any], rng: random.Random, do: str, 
 
 
 def page_of(accounts: Sequence[Account]) -> Table:
-    """The figures, for people."""
     page = Table(title="a reader beside publishes")
     for title in (
         "catalog",
@@ -203,7 +197,7 @@ def page_of(accounts: Sequence[Account]) -> Table:
 
 
 def main() -> int:
-    """Run what is asked for, print the figures; 1 where a promise was not kept or the reader missed a publish."""
+    """Run, print the figures; 1 for a broken promise or a missed publish."""
     parser = argparse.ArgumentParser(prog="python -m tests.readers", description=__doc__)
     parser.add_argument("--publishes", type=int, default=300, help="for each catalog and promise")
     parser.add_argument("--catalog", nargs="*", default=["sqlite", "postgresql"], choices=["sqlite", "postgresql"])

@@ -49,7 +49,7 @@ _PIECES += [b"\\u00e9", b"\\ud83d", b"\\ude00", b"null", b"true", b"-", b"0", b"
 
 
 def corpus() -> tuple[str, list[bytes]]:
-    """A project and lines of it: of a real export, and of a sample one as if it were of that project."""
+    """A project and its lines: of a real export and of a sample one."""
     real = sorted((Path(__file__).parent / "data" / "airbyte_source_amplitude").glob("*.gz"))
     lines = [line for path in real for line in gzip.decompress(path.read_bytes()).splitlines()]
     project = str(json.loads(lines[0])["app"])
@@ -81,7 +81,7 @@ def damaged(line: bytes, others: Sequence[bytes], chance: random.Random) -> byte
 
 
 def compare(project: str, lines: Sequence[bytes], seconds: float, seed: int) -> None:
-    """Compare the scanner with Python; exits naming the first lines that both take and read differently."""
+    """Compare the scanner with Python; exits with the first lines that both accept and read differently."""
     scan = line_blocks.native_scan(project, DAY, MAX_LINE_BYTES)
     if scan is None:
         sys.exit(f"{PLACE}: no library that this code can use\n  fix: make setup, where cargo is installed")
@@ -103,7 +103,7 @@ def compare(project: str, lines: Sequence[bytes], seconds: float, seed: int) -> 
 
 
 def sanitized(project: str, lines: Sequence[bytes], seconds: int, seed: int) -> None:
-    """Run the crate's loop: with a nightly compiler under an address sanitizer, else under valgrind, else as it is."""
+    """Run the crate's loop under an address sanitizer (nightly compiler), else under valgrind, else as it is."""
     if shutil.which("cargo") is None:
         sys.exit("cargo: is not installed\n  fix: install Rust")
     nightly = subprocess.run(["cargo", "+nightly", "--version"], capture_output=True, check=False).returncode == 0

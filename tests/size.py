@@ -29,16 +29,14 @@ _DAY = date(2026, 2, 2)
 
 @dataclass
 class Size:
-    """What the Python files of a folder hold."""
-
     lines: int = 0
-    """Lines that are not blank."""
+    """Non-blank lines."""
     modules: int = 0
     dataclasses: int = 0
 
 
 def sizes(budgets: dict[str, int], root: Path = _ROOT) -> dict[str, Size]:
-    """Folder of a budget -> its size, without the folders below it that have a budget of their own."""
+    """Folder with a budget -> size, without subfolders with their own budget."""
     found = {name: Size() for name in budgets}
     for top in sorted({name.split("/")[0] for name in budgets}):
         for path in sorted((root / top).rglob("*.py")):
@@ -57,11 +55,11 @@ def _is_dataclass(node: ast.AST) -> bool:
 
 @dataclass
 class Calls:
-    """The functions of our own that ran, in all threads of this process."""
+    """Our own functions that ran, in all threads of this process."""
 
     ran: set[CodeType] = field(default_factory=set)
     deepest: int = 0
-    """Most frames of our own on one stack."""
+    """Most of our own frames on one stack."""
     _depth: Counter[int] = field(default_factory=Counter)
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
@@ -76,14 +74,13 @@ class Calls:
 
 
 def _is_own(code: CodeType) -> bool:
-    # Python 3.11 runs a comprehension as a function, which later versions do not; a module is none either.
+    # Python 3.11 runs a comprehension as a function, later versions do not; a module is no function.
     is_function = not code.co_name.startswith("<") or code.co_name == "<lambda>"
     return is_function and code.co_filename.startswith(tuple(f"{_ROOT}/{name}/" for name in _SOURCE))
 
 
 @contextmanager
 def counted() -> Iterator[Calls]:
-    """Count the calls made inside."""
     calls = Calls()
     threading.setprofile(calls)
     sys.setprofile(calls)
@@ -95,7 +92,7 @@ def counted() -> Iterator[Calls]:
 
 
 def loads() -> Iterator[tuple[str, Calls]]:
-    """Load a day of one project, and load it again; yields the title of a load and its calls."""
+    """Load a day of one project twice; yields each load's title and calls."""
     from tests.support.builders import a_pipeline, events_on
     from tests.support.small_spark import small_session
 

@@ -34,9 +34,9 @@ from tests.support.writer import MANY_LOADS, TABLES
 
 WRITERS = 3
 OF_DATABASES = (Promise.ONE_TRANSACTION, Promise.TABLE_BY_TABLE)
-"""What a catalog in a database may promise."""
+"""Promises of a catalog in a database."""
 _ROUNDS_OF_A_LAKE = 15
-"""Then empty tables again, so that first publications meet as well."""
+"""Then empty tables again, so that first publications meet too."""
 _CHECKED_EVERY = 3
 _LONGEST_PAUSE = 0.6
 _DERIVED = TABLES[2:]
@@ -44,10 +44,8 @@ _KINDS = ("overlapping", "overlapping", "disjoint", "same source", "three at onc
 
 
 class Hand:
-    """A writer's process."""
-
     def __init__(self, *options: str, **variables: str) -> None:
-        """Start it with options and variables of support/writer.py; it answers as soon as its session is up."""
+        """Start it with support/writer.py's options and variables; it answers once its session is up."""
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")
         } | variables
@@ -63,25 +61,24 @@ class Hand:
         )
 
     def order(self, **order: Any) -> None:
-        """Tell it what to do, without waiting."""
+        """Send an order without waiting."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """What became of the order."""
+        """The order's result."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)
-            # Of a Java stack trace the first frames and the causes matter, and there are hundreds.
+            # A Java stack trace has hundreds of frames; the first and the causes matter.
             told = [line for line in self._errors.read().splitlines() if not line.startswith("\t")]
             raise AssertionError("a writer's process died:\n" + "\n".join(told)[-4000:])
         found: dict[str, Any] = json.loads(line)
         return found
 
     def end(self) -> None:
-        """Let it go, with all that is open to it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -94,16 +91,14 @@ class Hand:
 
 @dataclass
 class Account:
-    """What the rounds met and left behind."""
-
     catalog: str
     writers: int
     promise: Promise
     rounds: Counter[str] = field(default_factory=Counter)
-    """How the writers met -> rounds."""
+    """Kind of meeting -> rounds."""
     conflicts: int = 0
     gave_up: int = 0
-    """Loads that said who kept winning, after their attempts."""
+    """Loads that gave up and named the winner."""
     lost: int = 0
     doubled: int = 0
     stale: int = 0
@@ -122,7 +117,7 @@ class _Landing(LandingFolder):
 
 @dataclass
 class Meeting:
-    """Tables of their own, random exports, and the writers that meet on them."""
+    """A lake, random exports, and the writers that meet there."""
 
     settings: dict[str, Any]
     landing: _Landing
@@ -135,12 +130,11 @@ class Meeting:
         return Source.BACKFILL if hour > 19 else Source.REGULAR
 
     def deliver(self, name: tuple[date, int]) -> None:
-        """Write a file as it is now."""
         day, hour = name
         self.landing.deliver(day, self.files[name], hour=hour, source=self.source_of(hour))
 
     def expected_objects(self) -> dict[str, int]:
-        """Source and object -> lines that are events: not those that say to have happened days after they arrived."""
+        """Source and object -> event lines, without those dated days after their arrival."""
         found = {}
         for (day, hour), lines in self.files.items():
             source = self.source_of(hour)
@@ -157,7 +151,7 @@ class Meeting:
 
 @contextmanager
 def all_hands(writers: int = WRITERS, *options: str, **variables: str) -> Iterator[list[Hand]]:
-    """Two or three writers; their sessions serve one lake after the other, and know each catalog by a name of its own."""
+    """Two or three writers; their sessions serve one lake after the other, each under its own catalog name."""
     hands = [Hand(*options, **variables) for _ in range(writers)]
     try:
         yield hands
@@ -174,7 +168,7 @@ def run_rounds(
     tell: Callable[[str], None] = lambda _: None,
     promise: Promise = Promise.ONE_TRANSACTION,
 ) -> Account:
-    """So many rounds on a `sqlite` or `postgresql` catalog and ledger; raises AssertionError for any other failure."""
+    """Rounds on a `sqlite` or `postgresql` catalog and ledger; raises AssertionError for any unexpected failure."""
     account = Account(catalog, len(hands), promise)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="writers-") as scratch, databases(catalog, Path(scratch)) as url_of:
@@ -193,7 +187,7 @@ def run_rounds(
 
 @contextmanager
 def databases(catalog: str, folder: Path) -> Iterator[Callable[[str], str]]:
-    """Gives the URL of a new database of a name; a server that they need lives as long."""
+    """Gives a new database's URL by name; its server lives as long."""
     if catalog == "sqlite":
         yield lambda name: f"sqlite:///{folder}/{name}.db"
         return
@@ -202,7 +196,7 @@ def databases(catalog: str, folder: Path) -> Iterator[Callable[[str], str]]:
 
 
 def places(url_of: Callable[[str], str], name: str, promise: Promise) -> dict[str, str]:
-    """Settings of a lake's databases: only a ledger in the catalog's own is written in one transaction with it."""
+    """Settings of a lake's databases: one transaction needs the ledger in the catalog's database."""
     found = {"catalog_url": url_of(name)}
     return found if promise is Promise.ONE_TRANSACTION else {**found, "ledger_url": url_of(f"{name}_ledger")}
 
@@ -228,7 +222,7 @@ def _meeting(folder: Path, url_of: Callable[[str], str], number: int, rng: rando
 
 
 def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: int) -> None:
-    """Something changes in landing, then writers meet: over the same days, over others, three of them, or with a foreign hand."""
+    """Landing changes; writers meet over the same days, over others, three of them, or beside Iceberg's procedures."""
     if turn:
         for _ in range(rng.randrange(1, 4)):
             meeting.deliver(change(meeting.vendor, meeting.files, rng.choice(KINDS)))
@@ -274,13 +268,13 @@ def _take(account: Account, answer: dict[str, Any], order: dict[str, Any]) -> No
     account.conflicts += len(answer["conflicts"])
     account.winners_named += sum(": run " in text for text in answer["conflicts"])
     if "error" in answer:
-        # To give up against writers that keep winning is right; anything else is not.
+        # Giving up against winning writers is right; any other error is not.
         assert answer["error"] == "PublishConflictError", (answer, order)
         account.gave_up += 1
 
 
 def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
-    """Before anything is mended: is a slice wrong that the ledger calls current? After one more load: is anything wrong?"""
+    """First: is a slice wrong that the ledger calls current? After one more load: is anything wrong?"""
     account, hand = meeting.account, hands[0]
     hand.order(do="look", settings=meeting.settings)
     before = hand.answer()
@@ -308,7 +302,6 @@ def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
 
 
 def page_of(accounts: Sequence[Account]) -> Table:
-    """The figures, for people."""
     page = Table(title="writers at once")
     for title in (
         "catalog",
@@ -342,7 +335,7 @@ def page_of(accounts: Sequence[Account]) -> Table:
 
 
 def promise_named(text: str) -> Promise:
-    """`one-transaction` or `table-by-table`; raises ValueError for any other."""
+    """`one-transaction` or `table-by-table`; raises ValueError otherwise."""
     promise = Promise(text.replace("-", " "))
     if promise not in OF_DATABASES:
         raise ValueError(text)
@@ -350,7 +343,6 @@ def promise_named(text: str) -> Promise:
 
 
 def main() -> int:
-    """Run both catalogs and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.two_writers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=150, help="for each catalog")
     parser.add_argument("--catalogs", nargs="*", default=["sqlite", "postgresql"])

@@ -39,11 +39,11 @@ _SHOWN_LINES = 6
 
 
 class WheelError(Exception):
-    """A command did something else than it has to."""
+    """A command did not do its duty."""
 
 
 class Person:
-    """Somebody with an installed `tidemark`, a home and a folder; nothing of the clone is known to them."""
+    """A user with an installed `tidemark`, a home and a folder, without the clone."""
 
     def __init__(self, folder: Path, binaries: Path, jars_url: str) -> None:
         self.folder, self.binaries = folder, binaries
@@ -58,7 +58,7 @@ class Person:
         self.environment |= {"HOME": str(self.home), "TIDEMARK_JARS_URL": jars_url, "NO_PROXY": "127.0.0.1,localhost"}
 
     def run(self, *words: str, code: int = 0, said: str = "", **environment: str) -> str:
-        """Run a command in their folder; raises WheelError where it ends with another code, or does not say this."""
+        """Run a command in their folder; raises WheelError for another exit code or a missing text."""
         begun = time.monotonic()
         done = subprocess.run(
             [str(self.binaries / words[0]), *words[1:]],
@@ -76,7 +76,7 @@ class Person:
         return self.work / "data" / "catalog.db"
 
     def digests(self) -> Mapping[str, str]:
-        """Table and slice -> content digest of what is published."""
+        """Table and slice -> published content digest."""
         with closing(Ledger(f"sqlite:///{self.catalog}")) as ledger:
             tables = ("raw/regular_events", "refined/events", "aggregates/daily_revenue", "aggregates/active_users")
             return {
@@ -87,7 +87,7 @@ class Person:
 
 
 def tell(line: str, output: str = "") -> None:
-    """A line of the transcript, and the end of what was printed."""
+    """A line of the transcript, and the end of the output."""
     lines = [text for text in output.splitlines() if text.strip()]
     left_out = ["    …"] if len(lines) > _SHOWN_LINES else []
     print("\n".join([line, *left_out, *(f"    {text[:150]}" for text in lines[-_SHOWN_LINES:])]), flush=True)
@@ -103,7 +103,7 @@ def a_repository(folder: Path) -> Iterator[str]:
 
     class Silent(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
-            """Nothing of it is of interest."""
+            """Requests are not logged."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -145,7 +145,7 @@ def deploy(person: Person, *, is_set_up: bool) -> None:
 
 
 def upgrade(person: Person) -> None:
-    """A ledger of an earlier or a later Tidemark and a warehouse of a later one are refused, and left as they are."""
+    """Ledgers of other Tidemarks and a later warehouse are refused and unchanged."""
 
     def set_version(number: int) -> None:
         with closing(sqlite3.connect(person.catalog)) as connection, connection:
@@ -172,7 +172,7 @@ def upgrade(person: Person) -> None:
 
 
 def serve(person: Person) -> None:
-    """Dagster until it answers and shows the assets, and down again with nothing left."""
+    """Start Dagster until it shows the assets, and stop it with nothing left."""
     port = a_free_port()
     log = person.folder / "dev.log"
     begun = time.monotonic()
@@ -219,7 +219,7 @@ def _asked(url: str) -> dict[str, object] | None:
 
 
 def living(session: int) -> list[int]:
-    """Processes of a session that are not merely unasked for."""
+    """The session's processes that are not zombies."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -238,7 +238,7 @@ def require(is_so: bool, what: str) -> None:
 
 
 def main() -> int:
-    """Install and use the wheel on each Python that is here; exit 1 where anything differs."""
+    """Install and use the wheel on each Python here; exit 1 for any deviation."""
     parser = argparse.ArgumentParser(prog="python -m tests.wheel", description=__doc__)
     parser.add_argument("--python", action="append", choices=PYTHONS, help="only this version; may be repeated")
     options = parser.parse_args()
@@ -266,13 +266,12 @@ def main() -> int:
         shutil.rmtree(root, ignore_errors=True)
     print(f"the wheel works on Python {', '.join(pythons)}" if pythons else "FAILED: no Python was tried")
     if missing:
-        # The last thing that is read.
         print(f"NOT TRIED: Python {', '.join(missing)}, which is not on this machine (uv python install {missing[0]})")
     return 0 if pythons else 1
 
 
 def begin_with_newest(folder: Path, python: str, wheel: Path, url: str) -> None:
-    """What a person gets who installs the wheel alone: no lock bounds the packages that come with it."""
+    """The wheel alone: no lock bounds its packages."""
     environment = folder / "environment"
     uv("venv", "--no-python-downloads", "--python", python, str(environment))
     uv("pip", "install", "--python", str(environment / "bin" / "python"), str(wheel))
@@ -293,7 +292,7 @@ def deploy_clone(clone: Person) -> None:
 
 
 def use(folder: Path, python: str, wheel: Path, url: str, clone: Person, *, is_first: bool) -> None:
-    """Everything a person does with the wheel; upgrades and `uv tool install` on the first Python alone."""
+    """Everything a user does with the wheel; upgrades and `uv tool install` on the first Python alone."""
     environment = folder / "environment"
     uv("venv", "--no-python-downloads", "--python", python, str(environment))
     uv("pip", "install", "--python", str(environment / "bin" / "python"), "--constraint", str(LOCK), str(wheel))

@@ -1,4 +1,4 @@
-"""Pictures of what a newcomer sees right after `make demo`: the group page and the partitions of a table (`make images`)."""
+"""Pictures of the UI right after `make demo`: the group page and a table's partitions (`make images`)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ PAGES = {
     "group_page": ("/locations/tidemark/asset-groups/events", "daily_revenue"),
     "partitions_page": ("/assets/refined/events?view=partitions", "Failed (0)"),
 }
-"""Picture -> address, and a text that must be there: no day failed."""
+"""Picture -> address, and a required text: no day failed."""
 
 
 def main() -> int:
-    """Take them over the demo's own data."""
     if not (PROJECT_ROOT / "data" / ".demo").exists():
         sys.stderr.write("there is no demo: run `make demo` first\n")
         return 1
@@ -44,7 +43,7 @@ def main() -> int:
 def _take(page: Page, name: str, address: str, text: str) -> None:
     page.goto(address)
     page.get_by_text(text).first.wait_for(timeout=60_000)
-    # The page asks for the state of each asset after it is drawn.
+    # The page asks for each asset's state after it is drawn.
     time.sleep(5)
     page.screenshot(path=IMAGES / f"{name}.png")
     sys.stdout.write(f"docs/images/{name}.png\n")

@@ -1,4 +1,4 @@
-"""A browser at a running deployment; what it shows is kept when a test fails."""
+"""A browser at a running deployment; pages are kept when a test fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Debian's browser, headless; gone before other modules run: Playwright's event loop keeps theirs from starting."""
+    """Debian's browser, headless; closed before other modules run, whose event loops Playwright's would block."""
     if shutil.which("chromium") is None:
         pytest.skip("Chromium is not installed (on Debian: apt-get install chromium)")
     from playwright.sync_api import sync_playwright
@@ -41,7 +41,6 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def page(chromium: Any, deployment: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A page of its own for each test."""
     page = chromium.new_page(viewport={"width": 1400, "height": 900}, base_url=deployment.url)
     page.set_default_timeout(60_000)
     failed_before = request.session.testsfailed
@@ -55,7 +54,7 @@ def page(chromium: Any, deployment: Any, request: pytest.FixtureRequest) -> Iter
 
 @pytest.fixture
 def picture(page: Any, request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """`picture(name)` keeps what the page shows for the documentation, where `--images` asks for it."""
+    """`picture(name)` keeps the page for the documentation, with `--images`."""
 
     def take(name: str) -> None:
         if request.config.getoption("--images"):

@@ -1,4 +1,4 @@
-"""A deployment as a person runs it: landing, tables and Dagster's webserver and daemon, started by `tidemark dev`."""
+"""An operator's deployment: landing, tables and Dagster's webserver and daemon, started by `tidemark dev`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.small_spark import FIRST_COMPILER, small_config
 
 PROJECTS = ("10001", "10002")
 GROUP = "/locations/tidemark/asset-groups/events/lineage"
-# But for the tests' class path: here the jars come to the session as they do in production.
+# Without the tests' class path: the session gets the jars as in production.
 _SMALL = small_config(FIRST_COMPILER)
 _START_SECONDS, _RUN_SECONDS = 180, 400
 _ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
@@ -45,8 +45,6 @@ _TICKS = """
 
 @dataclass
 class Deployment(LandingFolder):
-    """Everything below one folder, on a free port."""
-
     folder: Path
     calendar_start: date
     settings_changed: dict[str, str] = field(default_factory=dict)
@@ -70,18 +68,16 @@ class Deployment(LandingFolder):
 
     @property
     def session(self) -> int:
-        """The session of all its processes."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def url(self) -> str:
-        """The webserver."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a person would export before `make dev` or `tidemark`."""
+        """An operator's variables before `make dev` or `tidemark`."""
         return {
             **os.environ,
             "PORT": str(self.port),
@@ -98,13 +94,13 @@ class Deployment(LandingFolder):
         }
 
     def kill(self) -> None:
-        """SIGKILL to all of it at once: webserver, daemon, code servers, runs and their JVMs."""
+        """SIGKILL to webserver, daemon, code servers, runs and their JVMs."""
         assert self._process is not None
         kill_session(self._process)
         self._process = None
 
     def __enter__(self) -> Self:
-        """Starts; returns when the webserver knows the assets."""
+        """Returns when the webserver knows the assets."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "pipeline_assets.cli", "dev"],
@@ -122,7 +118,6 @@ class Deployment(LandingFolder):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends webserver, daemon, code servers and runs."""
         if self._process is not None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -140,7 +135,6 @@ class Deployment(LandingFolder):
         return bool(found and found["assetNodes"])
 
     def ask(self, query: str) -> Any:
-        """The data of a GraphQL answer."""
         body = json.dumps({"query": query}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"content-type": "application/json"})
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
@@ -181,7 +175,7 @@ class Deployment(LandingFolder):
             return {key.project_id: one.digest.rows for key, one in ledger.slices(table, PROJECTS, [day]).items()}
 
     def said(self) -> str:
-        """What the last evaluations of the regular sensor said, the newest first."""
+        """Messages of the regular sensor's last evaluations, the newest first."""
         found = self.ask(_TICKS)["sensorOrError"]["sensorState"]["ticks"]
         return "\n".join(tick["skipReason"] or tick["status"] for tick in found)
 
@@ -198,7 +192,7 @@ def launch(page: Any, path: str, partitions: str) -> None:
     days = page.locator("input[placeholder*='partition' i], input[placeholder^='ex:']").last
     confirm = page.get_by_role("button", name="Confirm")
     confirm.or_(days).first.wait_for()
-    # Dagster warns of an upstream asset without any partition: recovery exports that were never needed.
+    # Dagster warns of an upstream asset without partitions: recovery exports that were never needed.
     if confirm.is_visible():
         confirm.click()
     days.wait_for()

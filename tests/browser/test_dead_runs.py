@@ -1,4 +1,4 @@
-"""What dies is noticed and done again with nobody helping: a run's process alone, then everything at once."""
+"""Dead processes are noticed and their load is done again: a run's process alone, then everything at once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ _STEPS = """
 
 
 def process_of(deployment: Deployment, run_id: str) -> int:
-    """The process that Dagster started for a run."""
     events = deployment.ask(_STEPS % run_id)["runOrError"]["eventConnection"]["events"]
     (told,) = [event["message"] for event in events if "Started process for run (pid: " in event.get("message", "")]
     return int(told.rpartition("(pid: ")[2].rstrip(")."))
 
 
 def wait_until_paused(deployment: Deployment, paused: Path, known: set[str]) -> dict[str, Any]:
-    """The run that has come to the point where it pauses."""
+    """The run that reached its pause."""
 
     def found() -> dict[str, Any] | None:
         running = [run for run in deployment.runs() if run["status"] == "STARTED" and run["runId"] not in known]
@@ -40,8 +39,8 @@ def wait_until_paused(deployment: Deployment, paused: Path, known: set[str]) -> 
 
 
 def test_a_load_that_dies_is_done_again_with_nobody_helping(tmp_path: Path, is_full: bool) -> None:
-    """Scenario: sensors run; in the middle of a load webserver, daemon, code server and load are killed (in full, before that the
-    process of an earlier try alone), and started again. Outcome: it is a failed run within two minutes, and the day is loaded."""
+    """Scenario: in mid-load everything is killed (in full, before that an earlier try's process alone) and started again.
+    Outcome: it is a failed run within two minutes, and the day is loaded."""
     day, paused = a_day(1), tmp_path / "paused"
     armed = {VARIABLE: f"{Failpoint.AFTER_PIN}:refined/events", SIGNAL_FILE_VARIABLE: str(paused)}
     deployment = Deployment(tmp_path, day, {"TIDEMARK_SENSORS_RUNNING": "true", **armed})

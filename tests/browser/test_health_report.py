@@ -1,4 +1,4 @@
-"""The page of health in a browser: wide and narrow, light and dark, and a red day whose reason is one click away."""
+"""The page of health in a browser: wide and narrow, light and dark, and a red day's reason by one click."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ PROJECTS = ("10001", "10002", "10003")
 LAST = date(2026, 3, 31)
 RED = "2026-03-28 raw/regular_events: refused"
 SIZES = {"wide": (1200, 1700, "light"), "narrow": (390, 1700, "dark")}
-"""Name -> width, height and scheme of the picture in the docs; both schemes are looked at in both widths."""
+"""Name -> width, height and scheme of the docs' picture; tests look at both schemes in both widths."""
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of 150 days, some of which are red."""
     folder = tmp_path_factory.mktemp("health")
     with closing(Ledger(f"sqlite:///{folder}/ledger.db")) as ledger:
         record_history(ledger, PROJECTS, LAST, 150)
@@ -38,7 +37,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def picture(request: pytest.FixtureRequest) -> Callable[[Any, str], None]:
-    """`picture(page, name)` keeps what the page shows for the documentation, where `--images` asks for it."""
+    """`picture(page, name)` keeps the page for the documentation, with `--images`."""
 
     def take(page: Any, name: str) -> None:
         if request.config.getoption("--images"):
@@ -51,8 +50,7 @@ def picture(request: pytest.FixtureRequest) -> Callable[[Any, str], None]:
 def test_the_page_is_read_wide_and_narrow_and_in_both_schemes(
     width: str, chromium: Any, report: Path, picture: Callable[[Any, str], None]
 ) -> None:
-    """Scenario: the file is opened; a red day is clicked. Outcome: nothing lies beside the screen, charts and
-    text have the scheme's colours, the day's reason and command appear and go away again."""
+    """Outcome: nothing exceeds the screen, colours are the scheme's, a red day's reason appears by click."""
     across, down, scheme_of_picture = SIZES[width]
     inks = {}
     for scheme in ("light", "dark"):
@@ -69,7 +67,7 @@ def test_the_page_is_read_wide_and_narrow_and_in_both_schemes(
         assert page.evaluate("document.documentElement.scrollWidth") <= across
         inks[scheme] = page.evaluate(_COLOURS)
         _click_the_red_day(page)
-        # The policy was kept, and only the file was asked for.
+        # The policy was kept: only the file was requested.
         assert said == [report.as_uri()]
         context.close()
     assert all(light != dark for light, dark in zip(*inks.values(), strict=True)), inks
@@ -90,8 +88,7 @@ def _click_the_red_day(page: Any) -> None:
 
 @pytest.mark.parametrize("width", SIZES)
 def test_nothing_overlaps_and_labels_are_legible(width: str, chromium: Any, report: Path) -> None:
-    """Scenario: all that is folded is opened. Outcome: no two labels of a chart and no two parts of the page lie over each other,
-    labels of charts are at least 8 pixels high, and cells of days can be hit."""
+    """Outcome: no labels or parts overlap, labels are at least 8 pixels high, and cells of days can be clicked."""
     across, down, _ = SIZES[width]
     context = chromium.new_context(viewport={"width": across, "height": down})
     page = context.new_page()
@@ -127,7 +124,7 @@ _OVERLAPS = """() => {
   });
   return found;
 }"""
-"""Pairs of labels or parts that lie over each other, and parts that are cut."""
+"""Pairs of labels or parts that overlap, and parts that are cut."""
 _COLOURS = """() => {
   const colour = (place, name) => getComputedStyle(document.querySelector(place)).getPropertyValue(name);
   const line = 'svg path[style*="stroke: var(--series-1)"]';

@@ -1,4 +1,4 @@
-"""The three labs of `make labs`, run small: what their stories claim is so, and a browser shows their page."""
+"""The three labs of `make labs`, run small: their claims hold, and a browser shows their page."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def stories(spark: Any, request: pytest.FixtureRequest) -> Mapping[str, Story]:
-    """The labs as they are run for the documentation, or small; in the session of all tests."""
+    """The labs as documented, or small; in all tests' session."""
     sizes = None if request.config.getoption("--images") else SMALL
     return {story.name: story for story in run_labs(list(LABS), lambda *_: None, sizes)}
 
 
 def test_what_the_labs_claim_is_so(stories: Mapping[str, Story]) -> None:
-    """Outcome: appending doubles revenue and replacing does not; Monday by event time grows until its late facts are there, by
-    arrival it never moves; divided work is more even, with the same digests."""
+    """Outcome: appending doubles revenue, replacing does not; Monday grows by event time until its late facts are
+    there, by arrival never; divided work is more even, with the same digests."""
     twice = stories["append_or_replace"].figures
     assert twice["append_once"] == twice["replace_once"] == twice["replace_twice"] > 0
     assert twice["append_twice"] == pytest.approx(2 * twice["append_once"])
@@ -54,7 +54,7 @@ def test_what_the_labs_claim_is_so(stories: Mapping[str, Story]) -> None:
 def test_the_page_shows_every_story_with_its_chart(
     width: int, scheme: str, stories: Mapping[str, Story], chromium: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Outcome: a heading, sentences and a chart of each lab; nothing lies beside the screen, nothing else is asked for."""
+    """Outcome: a heading, sentences and a chart of each lab; nothing exceeds the screen, nothing else is requested."""
     path = write_whole(tmp_path / "labs" / "index.html", page_of(list(stories.values())), makes_folder=True)
     context = chromium.new_context(viewport={"width": width, "height": 1500}, color_scheme=scheme)
     page = context.new_page()

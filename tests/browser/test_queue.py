@@ -1,4 +1,4 @@
-"""A daily load does not wait for a long backfill: it goes after the chunk that is under way."""
+"""A daily load waits only for the running chunk of a long backfill."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ JOB = "/locations/tidemark/jobs/daily_load"
 
 @pytest.fixture(scope="module")
 def days(is_full: bool) -> tuple[int, int]:
-    """Days of the backfill, and of a chunk."""
     return (200, 30) if is_full else (4, 2)
 
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory, days: tuple[int, int]) -> Iterator[Deployment]:
-    """One of its own: its calendar is long and its chunks may be short."""
+    """Its calendar is long and its chunks may be short."""
     total, chunk = days
     folder = tmp_path_factory.mktemp("queue")
     with Deployment(folder, a_day(total + 4), {"TIDEMARK_DAYS_PER_RUN": str(chunk)}) as made:
@@ -29,8 +28,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory, days: tuple[int, int]) 
 
 
 def test_a_daily_load_overtakes_a_running_backfill(page: Any, deployment: Deployment, days: tuple[int, int]) -> None:
-    """Scenario: a range is backfilled from the group page; while its first chunk runs, `daily_load` of yesterday is launched from
-    its page. Outcome: it starts before any further chunk does, and all of them end well."""
+    """Scenario: a range is backfilled; while its first chunk runs, `daily_load` of yesterday is launched.
+    Outcome: it starts before any further chunk, and all of them end well."""
     total, chunk = days
     first, last, yesterday = a_day(total + 4), a_day(5), a_day(1)
     for back in (*range(5, total + 5), 1):

@@ -1,4 +1,4 @@
-"""What an operator does and sees in Dagster's UI: a range with a red day, its recovery, a single day, an arrival, a page."""
+"""An operator in Dagster's UI: a range with a red day, its recovery, a single day, an arrival, a page."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ SENSOR = "/locations/tidemark/sensors/regular_exports_arrived"
 
 
 def load_from_the_group_page(page: Any, deployment: Deployment, partitions: str) -> dict[str, Any]:
-    """*Materialize all…* over days; returns the run when it has ended."""
+    """*Materialize all…* over days; returns the ended run."""
     known = deployment.runs()
     launch(page, GROUP, partitions)
-    # On a slow machine a sensor may ask for a run of its own beside it.
+    # On a slow machine a sensor may launch its own run beside it.
     (run,) = [run for run in deployment.wait_for_new_runs(known) if "dagster/sensor_name" not in run["tags"]]
     return run
 
 
 def boxes(page: Any) -> dict[str, str]:
-    """Asset -> what its box on the group page says."""
+    """Asset -> text of its box on the group page."""
     page.goto(GROUP)
     page.get_by_text(re.compile("[1-9][0-9]*% filled")).first.wait_for()
     page.wait_for_load_state("networkidle")
     found = {}
     for table in ASSET_TABLES:
-        # The last: the group is called like an asset, and its title lies around all boxes.
+        # The last: the group has an asset's name, and its title lies around all boxes.
         box = page.locator(f"xpath=//*[text()='{table.name}']/ancestor::*[contains(., '% filled')][1]").last
         found[table.name] = box.inner_text()
         assert found[table.name].count("% filled") == 1
@@ -40,7 +40,6 @@ def boxes(page: Any) -> dict[str, str]:
 
 
 def checks_of_days(page: Any, asset: str, check: str) -> None:
-    """The check's page of an asset, its days listed."""
     page.goto(f"/assets/{asset}?view=checks&checkDetail={check}")
     page.get_by_text("Execution history").wait_for()
     page.get_by_role("tab", name="Partitions").last.click()
@@ -50,9 +49,8 @@ def checks_of_days(page: Any, asset: str, check: str) -> None:
 def test_a_range_with_a_red_day_is_loaded_understood_and_recovered(
     page: Any, deployment: Deployment, picture: Callable[[str], None]
 ) -> None:
-    """Scenario: three days are loaded from the group page, an object of the middle one is cut; it is delivered again and the run
-    executed again. Outcome: in one run two days are green in all layers and one is red; its reason and cure are one click away
-    from the day; afterwards all is green, and a check shows its figures over the days."""
+    """Scenario: three days are loaded from the group page, one with a cut object, which is delivered again.
+    Outcome: one run gives two green days and one red, with reason and cure one click away; then all is green."""
     first, bad, last = a_day(6), a_day(5), a_day(4)
     for number, day in enumerate((first, bad, last)):
         deployment.deliver_hours(day, events=12 + 4 * number, cut=day == bad)
@@ -80,7 +78,7 @@ def test_a_range_with_a_red_day_is_loaded_understood_and_recovered(
     known = deployment.runs()
     page.goto(f"/runs/{run['runId']}")
     page.get_by_role("button", name="Re-execute all").first.click()
-    # Dagster asks for confirmation where the backfill of the run has ended.
+    # Dagster asks for confirmation once the run's backfill has ended.
     confirm, is_launched = page.get_by_role("button", name="Confirm"), page.get_by_text("ROOT", exact=True)
     confirm.or_(is_launched).first.wait_for()
     if confirm.is_visible():
@@ -101,7 +99,7 @@ def test_a_range_with_a_red_day_is_loaded_understood_and_recovered(
 
 
 def test_a_single_day_is_loaded_from_the_group_page(page: Any, deployment: Deployment) -> None:
-    """Scenario: one day is typed and launched. Outcome: one run, and each table's page shows that day with its rows."""
+    """Outcome: one run, and each table's page shows that day with its rows."""
     day = a_day(3)
     deployment.deliver_hours(day, events=5)
     assert load_from_the_group_page(page, deployment, str(day))["status"] == "SUCCESS"
@@ -117,8 +115,8 @@ def test_a_single_day_is_loaded_from_the_group_page(page: Any, deployment: Deplo
 def test_a_marker_in_landing_turns_a_day_green(
     page: Any, deployment: Deployment, picture: Callable[[str], None]
 ) -> None:
-    """Scenario: the sensor is switched on; hours of yesterday arrive without markers, then with them. Outcome: it says what it
-    waits for, then launches one run; the day is green, and the source asset shows what was delivered."""
+    """Scenario: with the sensor on, hours arrive without markers, then with them.
+    Outcome: it names the missing ones, then launches one run; the source asset shows the deliveries."""
     day = a_day(1)
     page.goto(SENSOR)
     page.locator("label:has(input[type=checkbox])").last.click()
@@ -151,8 +149,7 @@ def test_a_marker_in_landing_turns_a_day_green(
 
 
 def test_an_asset_says_what_it_is_whose_it_is_and_how_to_recover_it(page: Any) -> None:
-    """Scenario: somebody opens an asset for the first time. Outcome: a row's meaning, the columns, the table's
-    place, its owner, and what to do when a day is red."""
+    """Outcome: a row's meaning, the columns, the table's place, its owner, and the remedy for a red day."""
     page.goto("/assets/aggregates/daily_revenue?view=overview")
     for text in (
         "Revenue, purchases and paying users per day, project and currency.",

@@ -1,4 +1,4 @@
-"""Tables as loads create them: with all that is declared, by whoever comes first, and looked at anew where others change them."""
+"""Tables as loads create them: as declared, by whoever comes first, and current after others' changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ TABLE = ALL_TABLES[0]
 
 @pytest.fixture
 def catalog(spark: Any, tmp_path: Path) -> str:
-    """Name of a catalog without tables."""
     name = f"made_{uuid.uuid4().hex[:8]}"
     places = {"warehouse_url": f"{tmp_path}/warehouse", "catalog_url": f"sqlite:///{tmp_path}/catalog.db"}
     configure_catalog(spark, Settings(catalog_name=name, **places))
@@ -33,7 +32,7 @@ def catalog(spark: Any, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("table", ALL_TABLES, ids=lambda table: table.key)
 def test_a_new_table_is_as_declared(spark: Any, catalog: str, table: Table) -> None:
-    """Scenario: a table is created. Outcome: columns, slices, write order and properties are as declared."""
+    """Outcome: columns, slices, write order and properties are as declared."""
     Lakehouse(spark, catalog).ensure(table)
 
     java = JavaTables(spark, catalog).load(table)
@@ -52,7 +51,7 @@ def test_a_new_table_is_as_declared(spark: Any, catalog: str, table: Table) -> N
 
 
 def test_many_create_the_same_tables_at_the_same_moment(spark: Any, catalog: str) -> None:
-    """Scenario: four loads find a catalog without a namespace and create the same tables. Outcome: none fails, one made each."""
+    """Scenario: four loads create the same namespace and tables. Outcome: none fails, one made each."""
     start = Barrier(4)
 
     def create(_: int) -> list[int]:
@@ -72,8 +71,7 @@ def test_many_create_the_same_tables_at_the_same_moment(spark: Any, catalog: str
 
 
 def test_a_table_that_was_loaded_before_hides_nothing_new(spark: Any, catalog: str) -> None:
-    """Scenario: a table was loaded; another process commits. Outcome: a snapshot that is known is looked at in what was loaded,
-    one that is not in the table of now, and the head is that of now."""
+    """Scenario: another process commits to a loaded table. Outcome: a new snapshot and the head are those of now."""
     here, elsewhere = JavaTables(spark, catalog), JavaTables(spark, catalog)
     lakehouse = Lakehouse(spark, catalog)
     lakehouse.ensure(TABLE)

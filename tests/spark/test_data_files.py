@@ -1,4 +1,4 @@
-"""Files that tasks write are to Iceberg what its own writer would have made of the same rows."""
+"""Iceberg reads the tasks' files as it reads its own writer's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NEGATIVE_ZERO, _ZERO = "0000000000000080", "0000000000000000"
 
 
 def _rows(rng: random.Random, table: Table, day: date) -> list[dict[str, Any]]:
-    """Of one day; each column draws on few of its extremes, so that days differ in what their bounds are."""
+    """One day's rows; each column draws on few of its extremes, so that days differ in their bounds."""
     drawn = {
         column.name: rng.choices((*NASTY[column.type], *([] if column.is_required else [None])), k=rng.randrange(1, 4))
         for column in table.columns
@@ -59,7 +59,7 @@ def _told(java: Any, spark: Any, file: Any) -> dict[str, Any]:
 
 
 def _figures(told: dict[str, Any], name: str) -> dict[int, Any]:
-    """Field id -> figure; Parquet takes both zeros for one."""
+    """Field id -> figure; Parquet treats both zeros as one."""
     values = (_ZERO if value == _NEGATIVE_ZERO else value for value in told[name]["values"])
     return dict(zip(told[name]["keys"], values, strict=True))
 
@@ -78,8 +78,8 @@ def lakehouse(pipeline: Any) -> Lakehouse:
 
 @pytest.mark.parametrize(("table", "is_ordered"), [(REGULAR_EVENTS, True), (QUARANTINE, False), (DAILY_REVENUE, True)])
 def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse, table: Table, is_ordered: bool) -> None:
-    """Scenario: sixty days of extremes, written by Spark and by our writer. Outcome: equal counts, nulls and bounds in each
-    file, but no bounds of bytes, of amounts and beside a text of more than 4 KB; the same rows are read back."""
+    """Scenario: sixty days of extremes, by Spark and by our writer. Outcome: equal rows, counts, nulls and bounds in
+    each file, but no bounds of bytes, of amounts and beside a text of more than 4 KB."""
     spark, rng = lakehouse.spark, random.Random(7)
     layout, store = lakehouse.files.layout(table, is_ordered=is_ordered), lakehouse.files.store(table)
     days = [_rows(rng, table, FIRST + timedelta(days=number)) for number in range(DAYS)]
@@ -123,8 +123,7 @@ def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse, table: T
 
 
 def test_a_file_is_rolled_at_its_size_and_rows_are_flushed_in_groups(lakehouse: Lakehouse) -> None:
-    """Scenario: a slice of many row groups under small limits. Outcome: several files, several groups in each, no row lost, and
-    Iceberg splits a file where its groups begin."""
+    """Outcome: several files, several groups in each, no row lost, and Iceberg splits a file at its groups."""
     layout = replace(lakehouse.files.layout(REGULAR_EVENTS, is_ordered=True), row_group_bytes=20_000, file_bytes=60_000)
     writer = DataFileWriter(layout, lakehouse.files.store(REGULAR_EVENTS))
     rng = random.Random(3)
@@ -158,7 +157,7 @@ def test_a_file_is_rolled_at_its_size_and_rows_are_flushed_in_groups(lakehouse: 
 
 
 def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -> None:
-    """Scenario: a file of raw from before a column was added. Outcome: Iceberg reads null there, and so does what refines it."""
+    """Outcome: Iceberg reads null there, and so does the refinement."""
     raw, refined = (
         lakehouse.files.layout(REGULAR_EVENTS, is_ordered=True),
         lakehouse.files.layout(REFINED_EVENTS, is_ordered=False),

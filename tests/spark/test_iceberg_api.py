@@ -1,4 +1,4 @@
-"""What is relied on of Iceberg beyond its SQL: where an upgrade changes it, these tests say what, and who rests on it."""
+"""The parts of Iceberg beyond its SQL that we rely on: a change by an upgrade is named with its user."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BY_NAME: Mapping[str, tuple[str, ...]] = {
     "java.util.LinkedHashSet": ("addAll",),
     "java.util.stream.Stream": ("builder",),
 }  # fmt: skip
-"""Classes that modules of resources/iceberg/ ask the JVM for by name -> the methods that they call."""
+"""Classes that modules of resources/iceberg/ get from the JVM by name -> methods that they call."""
 REACHED: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.Table": (
         "currentSnapshot", "expireSnapshots", "history", "io", "location", "manageSnapshots", "name", "newAppend",
@@ -98,15 +98,13 @@ REACHED: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.io.FileIO": ("deleteFile", "newOutputFile"),
     "org.apache.iceberg.io.SupportsBulkOperations": ("deleteFiles",),
 }  # fmt: skip
-"""Classes that these give -> the methods that are called on them."""
+"""Classes of returned objects -> methods that are called on them."""
 _NAME = re.compile(r'java_class\(\s*"([\w.$]+)"')
 _COLUMNS = ["catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location"]
 
 
 @dataclass
 class Lake:
-    """One table in a catalog of its own."""
-
     settings: Settings
     lakehouse: Lakehouse
 
@@ -122,7 +120,7 @@ class Lake:
         return Path(self.settings.catalog_url.removeprefix("sqlite:///"))
 
     def row(self) -> dict[str, Any]:
-        """Of the table in the catalog."""
+        """The table's row in the catalog."""
         with closing(sqlite3.connect(self.database)) as database:
             database.row_factory = sqlite3.Row
             (found,) = database.execute("SELECT * FROM iceberg_tables").fetchall()
@@ -143,7 +141,7 @@ class Lake:
         return before, after
 
     def swap(self, before: str, after: str) -> None:
-        """The pointer, as a publish does it."""
+        """Swap the pointer as a publish does."""
         engine = sa.create_engine(self.settings.catalog_url)
         with engine.begin() as connection:
             locations = lock_pointers(connection, self.settings.catalog_name, [TABLE])
@@ -174,7 +172,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 def test_every_class_that_is_asked_for_by_name_is_listed_here() -> None:
-    """Needs no JVM: what reflection is to look at is what the sources name."""
+    """Needs no JVM: reflection looks at the classes that the sources name."""
     named = {
         name: path.name for path in sorted(SOURCES.glob("*.py")) for name in _NAME.findall(path.read_text("utf-8"))
     }
@@ -189,10 +187,10 @@ def test_every_class_that_is_asked_for_by_name_is_listed_here() -> None:
 
 
 def test_classes_and_methods_are_public_and_stay(lake: Lake) -> None:
-    """Scenario: the JVM that runs is asked. Outcome: each class is there, each method is public and none is to be removed."""
+    """Outcome: each class is there, each method is public and none is deprecated for removal."""
     loader = lake.java_class("java.lang.Thread").currentThread().getContextClassLoader()
     to_class = lake.java_class("java.lang.Class")
-    # As text: the JVM lets nobody call the methods of an annotation from outside.
+    # As text: the JVM does not let outsiders call an annotation's methods.
     as_text = lake.java_class("java.util.Objects").toString
     deprecated = to_class.forName("java.lang.Deprecated")
     amiss = []
@@ -215,7 +213,7 @@ def test_classes_and_methods_are_public_and_stay(lake: Lake) -> None:
 
 
 def test_a_change_is_applied_without_being_committed(lake: Lake) -> None:
-    """prepared.py: what `apply` gives stands on the head of now, and nothing names it until a pointer does."""
+    """prepared.py: `apply` builds on the present head, and nothing names its result until a pointer does."""
     java = lake.java
     operation, loaded = java.newFastAppend(), java.currentSnapshot().snapshotId()
     lake.java.newFastAppend().commit()
@@ -231,7 +229,7 @@ def test_a_change_is_applied_without_being_committed(lake: Lake) -> None:
 
 
 def test_the_next_metadata_follows_from_the_present_one(lake: Lake) -> None:
-    """prepared.py: built, written and read again, it has the new head, its log names what was before, and refs go by name."""
+    """prepared.py: written and read again, it has the new head, a log of earlier files, and refs by name."""
     branch = lake.lakehouse.branches.create(TABLE, "api", lake.lakehouse.head(TABLE))
     java = lake.java
     snapshot = java.newFastAppend().apply()
@@ -315,7 +313,7 @@ def test_pyiceberg_reads_and_moves_the_same_row(lake: Lake) -> None:
 
 @pytest.fixture
 def v0(spark: Any, tmp_path: Path) -> Path:
-    """The database of a catalog whose tables have the first schema."""
+    """A catalog database with the tables' first schema."""
     name = f"lake_{uuid.uuid4().hex[:8]}"
     settings = Settings(warehouse_url=str(tmp_path / "w"), catalog_url=f"sqlite:///{tmp_path}/v0.db", catalog_name=name)
     configure_catalog(spark, settings)
@@ -350,7 +348,7 @@ def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
 
 
 def test_the_files_of_a_snapshot_are_planned_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: the same question thrice, then others. Outcome: one plan for each question; none for no slices."""
+    """Outcome: one plan for each distinct question; none for no slices."""
     tables, head = lake.lakehouse.tables, lake.lakehouse.head(TABLE)
     asked: list[Any] = []
     planned = tables._planned
@@ -368,7 +366,7 @@ def test_the_files_of_a_snapshot_are_planned_once(lake: Lake, monkeypatch: pytes
 
 
 def test_local_files_are_made_without_a_process_for_each(lake: Lake) -> None:
-    """session.py: Hadoop's own class starts `chmod` for each file and its checksum; rights follow the umask all the same."""
+    """session.py: Hadoop's own class starts `chmod` for each file and checksum; rights follow the umask without it."""
     io, probe = lake.java.io(), Path(lake.settings.warehouse_url) / "probe"
     io.newOutputFile(f"file:{probe}").create().close()
     files = lake.java_class("org.apache.hadoop.fs.Path")(f"file:{probe}").getFileSystem(io.conf())

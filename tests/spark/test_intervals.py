@@ -1,4 +1,4 @@
-"""Intervals say what snapshots do: each day of each id lies in exactly one of them, and none outside of a snapshot."""
+"""Intervals equal snapshots: each day of each id lies in exactly one, and none outside of a snapshot."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pipeline_assets.transforms.snapshot_rows import days_of_items, intervals_of
 pytestmark = pytest.mark.slow
 START = date(2026, 1, 28)
 HISTORY = {"a": "AAAAIIAA", "b": "AA  AAAA", "c": "IIIIIIII", "d": "    A   ", "e": "AIAIAIAI"}
-"""Id -> its status on eight days over the end of a month; on the fourth day there is no snapshot at all."""
+"""Id -> its status on eight days over a month's end; the fourth day has no snapshot."""
 WITHOUT = 3
 
 
 def test_intervals_of_a_history(spark: Any) -> None:
-    """Scenario: ids change, vanish, come back; one day lacks. Outcome: intervals are those of a plain walk over the days; both
-    ways to ask for the items of a day give the same, of a lacking day none."""
+    """Scenario: ids change, vanish, come back; one day is missing.
+    Outcome: intervals equal a plain walk over the days, by both ways to ask for a day's items."""
     rows = [
         (START + timedelta(days=number), key, status)
         for key, statuses in HISTORY.items()
@@ -43,7 +43,6 @@ def test_intervals_of_a_history(spark: Any) -> None:
 
 
 def _walked(rows: list[tuple[date, str, str]]) -> set[tuple[str, str, date, date]]:
-    """The same by a walk over the days of each id."""
     stretches: list[list[Any]] = []
     for day, key, status in sorted(rows, key=lambda row: (row[1], row[0])):
         last = stretches[-1] if stretches else None

@@ -1,4 +1,4 @@
-"""Which keys are on one side only, by ids of a list or by what makes rows one event."""
+"""Keys that are on one side only, by a list's ids or by event identity."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ HASHED = (
 
 
 def test_keys_of_a_list_and_of_another_table(spark: Any) -> None:
-    """Scenario: rows of the days around the range, blank ids, senders, days told and not told. Outcome: each key of the range
-    has one state and one day; what lies around it only explains."""
+    """Outcome: each key of the range has one state and one day; rows around the range only explain."""
 
     def frame(*rows: tuple[Any, ...]) -> Any:
         return spark.createDataFrame([("1", *row) for row in rows], IDS)
@@ -48,19 +47,19 @@ def test_keys_of_a_list_and_of_another_table(spark: Any) -> None:
         "same": ("same", DAYS[2]), "here": ("only here", DAYS[4]), "moved": ("different", DAYS[3]),
         "there": ("only there", DAYS[3]), "spilt": ("different", DAYS[2]),
     }  # fmt: skip
-    # Without days a key of the list may be of any: it is told without one, and what lies around the range is not missed.
+    # Without days a key of the list may be of any day: it has none, and keys around the range are not missed.
     assert by({"insert_id"}, has_days=False) == {
         "same": ("same", DAYS[2]), "here": ("only here", DAYS[4]), "moved": ("same", DAYS[3]), "there": ("only there", None),
     }  # fmt: skip
-    # Another sender is another event; none at all, and a blank, are the same.
+    # Another sender is another event; none and a blank are the same.
     senders = by_ids(events, {"insert_id", "device_id"}, has_days=True).where("_id IS NOT NULL")
     found = presence(senders, by_ids(listed, {"insert_id", "device_id"}, has_days=True), BY_ID, FIRST, LAST)
     rows = sorted((row["name"], row["state"]) for row in found.collect())
     assert [row for row in rows if row[0] in ("same", "moved")] == [
         ("moved", "different"), ("same", "only here"), ("same", "only there"),
     ]  # fmt: skip
-    # Without senders, a key that has more lines, or fewer, than rows is not the same. Around the range a row explains a line of
-    # a list without days, and none of a list with days, which was cut to the range.
+    # Without senders, a key with other numbers of lines and rows differs. Around the range a row explains a line of a
+    # list without days, and none of a list with days, which was cut to the range.
     many = frame(
         ("one", "u1", "1", "d1", DAYS[2]), ("two", "u2", "1", "d1", DAYS[3]), ("two", "u3", "1", "d2", DAYS[3]),
         ("edge", "u4", "1", "d1", DAYS[1]), ("edge", "u5", "1", "d2", DAYS[2]), ("pair", "u6", "1", "d1", DAYS[3]),
@@ -90,7 +89,7 @@ def test_keys_of_a_list_and_of_another_table(spark: Any) -> None:
     assert counted(twice, has_days=True) == {**expected, "edge": ("fewer here", DAYS[2])}
     assert counted(twice, has_days=False) == expected
     assert counted(twice, twice, has_days=False) == {**expected, "edge": ("fewer here", DAYS[2])}
-    # A row whose first id names nothing goes by the other one, where a list has it.
+    # A row with an empty first id goes by the other one, where a list has it.
     both = by_ids(events, {"insert_id", "uuid"}, has_days=True)
     assert {row["_name"] for row in both.where("_kind = 'uuid'").collect()} == {"u6"}
     assert by_ids(events, {"insert_id"}, has_days=True).where("_id IS NULL").count() == 1
@@ -100,7 +99,7 @@ def test_keys_of_a_list_and_of_another_table(spark: Any) -> None:
         return by_event_key(spark.createDataFrame(made, HASHED))
 
     refined = hashed(("a", DAYS[2], 1, 10), ("b", DAYS[3], 2, 20), ("c", DAYS[4], 3, 30), ("e", DAYS[1], 5, 50))
-    # Raw holds an event as often as it was sent; one of its rows says what is published.
+    # Raw holds an event as often as it was sent; one of its rows is published.
     raw = hashed(
         ("a", DAYS[2], 1, 11),
         ("a", DAYS[2], 1, 10),

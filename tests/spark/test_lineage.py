@@ -1,4 +1,4 @@
-"""The column lineage that Dagster shows is what the builds read: no column less, no column more."""
+"""Dagster's column lineage is exactly the columns that builds read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_fold_reads_the_columns_its_lineage_names(table: AggregateTable) -> No
 
 @pytest.mark.slow
 def test_a_table_of_a_user_reads_the_columns_its_lineage_names(spark: Any, tmp_path: Path) -> None:
-    """Outcome: of a file with all columns of refined.events, these and no others are scanned, and those of its slice."""
+    """Outcome: exactly these columns of refined.events are scanned, and those of its slice."""
     schema = ", ".join(f"{column.name} {column.type}" for column in REFINED_EVENTS.columns)
     spark.createDataFrame([], schema).write.parquet(str(tmp_path / "refined"))
     assert CITY_EVENTS.build is not None

@@ -45,7 +45,7 @@ class Stop(Exception):  # noqa: N818 - no error, but an end
 
 @dataclass
 class Lake:
-    """Two tables and a ledger in one database; each test takes days of its own."""
+    """Two tables and a ledger in one database; each test uses its own days."""
 
     settings: Settings
     lakehouse: Lakehouse
@@ -55,11 +55,10 @@ class Lake:
     )
 
     def a_slice(self) -> Slice:
-        """One that nobody wrote yet."""
         return Slice(next(self.days), PROJECT)
 
     def staged(self, table: Table, key: Slice, rows: int, *, base_id: int | None = None) -> tuple[SliceChange, int]:
-        """A change to so many rows in a slice, and the snapshot it was staged as."""
+        """Stage so many rows in a slice; the change and its snapshot."""
         lakehouse, spark = self.lakehouse, self.lakehouse.spark
         values = {column.name: _VALUES.get(column.type) for column in table.columns}
         values |= {table.day_column: key.event_date, "project_id": key.project_id}
@@ -89,7 +88,7 @@ class Lake:
         return PublishRequest(run_id, run_id, changes, steps, stand_ins, **more)
 
     def step(self, change: SliceChange, snapshot_id: int, rows: int, pins: Mapping[str, int]) -> Changes:
-        """What is recorded of a change of one slice."""
+        """The record of one slice's change."""
         table, (key,) = change.table.key, change.slices
         before = self.ledger.slices(table, None).get(key)
         digest = Digest(rows, rows, rows)
@@ -115,7 +114,6 @@ class Lake:
         return Changes(slices=[record], publications=[published], head=(table, snapshot_id, change.base_id))
 
     def publish(self, request: PublishRequest) -> Mapping[str, Any]:
-        """By the publisher of the deployment."""
         return publisher_of(self.settings, self.lakehouse, self.ledger).publish(request)
 
     def foreign(self, table: Table, key: Slice, rows: int, run_id: str = "theirs") -> None:
@@ -125,7 +123,6 @@ class Lake:
         self.lakehouse.branches.drop(table, change.branches)
 
     def rows(self, key: Slice) -> list[int]:
-        """What Spark counts in a slice of each table."""
         where = f"project_id = '{key.project_id}' AND {{}} = DATE '{key.event_date}'"
         return [
             self.lakehouse.spark.table(self.lakehouse.identifier(table)).where(where.format(table.day_column)).count()
@@ -133,13 +130,12 @@ class Lake:
         ]
 
     def everything(self) -> dict[str, list[Any]]:
-        """Catalog and ledger to the last row: metadata files never change, so this is all that anybody reads."""
+        """Catalog and ledger to the last row, which is everything: metadata files never change."""
         with closing(sqlite3.connect(self.settings.catalog_url.removeprefix("sqlite:///"))) as database:
             names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             return {name: sorted(map(repr, database.execute(f"SELECT * FROM {name}"))) for name in names}
 
     def pointer(self, table: Table) -> tuple[str, str]:
-        """Present and previous metadata file, by the catalog."""
         namespace, _, name = table.identifier.rpartition(".")
         query = (
             "SELECT metadata_location, previous_metadata_location FROM iceberg_tables"
@@ -150,12 +146,11 @@ class Lake:
         return found
 
     def unknown(self) -> set[str]:
-        """Metadata files that no table's history leads to: attached after a lost catalog, one of them might be taken for it."""
+        """Metadata files outside of every table's history, which an attach after a lost catalog might take."""
         upkeep = Upkeep(self.lakehouse.spark, self.settings.catalog_name)
         return {one.name for table in BOTH for one in upkeep.below(table).unknown}
 
     def refs(self, table: Table) -> set[str]:
-        """Branches and tags."""
         return {str(name) for name in self.lakehouse.tables.load(table).refs()}
 
 
@@ -190,7 +185,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]
 
 @contextmanager
 def at(point: Failpoint, qualifier: str, act: Callable[[], Any]) -> Iterator[list[str]]:
-    """Do something the first time that this point is reached; gives whether it was."""
+    """Run once when this point is reached; gives whether it was."""
     reached: list[str] = []
 
     def watcher(found: Failpoint, of: str) -> None:
@@ -206,7 +201,7 @@ def at(point: Failpoint, qualifier: str, act: Callable[[], Any]) -> Iterator[lis
 
 
 def after_apply(act: Callable[[], Any]) -> Any:
-    """Both tables are prepared then, and the transaction has not begun."""
+    """Both tables are prepared, and the transaction has not begun."""
     return at(Failpoint.AFTER_APPLY, BOTH[-1].key, act)
 
 
@@ -215,9 +210,8 @@ def _stop() -> None:
 
 
 def test_both_tables_and_the_ledger_change_at_the_same_moment(lake: Lake) -> None:
-    """Scenario: a slice of two tables is published; readers look just before the end of the transaction and after it; then
-    Iceberg commits on top, and old snapshots expire. Outcome: the old state for everybody, then the new
-    one for Spark, PyIceberg and the ledger; pointers, metadata log and cut name what was there before and what is there now."""
+    """Scenario: readers look before and after the end of a publish; Iceberg commits on top, old snapshots expire.
+    Outcome: the old state, then the new one for Spark, PyIceberg and the ledger; pointers and metadata log agree."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     key = lake.a_slice()
@@ -246,7 +240,7 @@ def test_both_tables_and_the_ledger_change_at_the_same_moment(lake: Lake) -> Non
         assert lake.ledger.head(table.key) == Head(main.snapshot_id)
         (recorded,) = lake.ledger.publications(table.key, [PROJECT], [key.event_date])
         assert (recorded.snapshot_id, recorded.parent_id) == (main.snapshot_id, main.parent_id)
-    # The second table was built from the first one's staged state; the record names what readers find.
+    # The second table was built from the first one's staged state; the record names the published one.
     assert recorded.pins == {BOTH[0].key: published[BOTH[0].key].snapshot_id}
     snapshots = {table.key: published[table.key].snapshot_id for table in BOTH}
     assert dict((lake.ledger.last_run() or {})["snapshots"]) == snapshots
@@ -265,7 +259,6 @@ def test_both_tables_and_the_ledger_change_at_the_same_moment(lake: Lake) -> Non
 
 @contextmanager
 def commit_ends(lake: Lake, end: Callable[[Callable[[], None]], None]) -> Iterator[None]:
-    """The next commit to the database ends in this way."""
     dialect = lake.ledger.engine.dialect
     whole = dialect.do_commit
 
@@ -290,9 +283,8 @@ def lost_after(commit: Callable[[], None]) -> None:
 
 
 def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None:
-    """Scenario: the same publish is stopped before its end, its commit fails, a person holds a slice after it was prepared, an
-    input moves. Outcome: each time catalog and ledger are what they were, the conflict names its slice, and in the end the very
-    same publish succeeds, also where the answer to its commit is lost; so does one that finds nothing to change."""
+    """Scenario: a publish is stopped, its commit fails, a slice is held after it was prepared, an input moves.
+    Outcome: nothing changes, the conflict names its slice; then the same publish succeeds, also with a lost answer."""
     key = lake.a_slice()
     request = lake.request(key, 2)
     at_rest = lake.everything()
@@ -304,7 +296,7 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
         lake.publish(request)
     assert lake.everything() == at_rest
 
-    # What a process that died prepared stays for maintenance; what is known not to be committed goes.
+    # A dead process's files stay for maintenance; those known not to be committed go.
     left = lake.unknown()
     assert len(left) == 2
 
@@ -332,7 +324,7 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
         table.key: lake.lakehouse.head(table) for table in BOTH
     }
 
-    # Main stays what it is in both, so nothing but the new metadata files tells that it was committed.
+    # Main stays in both, so only the new metadata files show the commit.
     heads = [lake.lakehouse.head(table) for table in BOTH]
     for table, head in zip(BOTH, heads, strict=True):
         lake.lakehouse.branches.create(table, "given_up", head)
@@ -352,7 +344,7 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
     assert all(one.is_empty for one in again.values())
     assert (lake.rows(key), lake.unknown()) == ([2, 2], left)
 
-    # Nothing is left to change: pointers stay, and the file that they name is nobody's to discard.
+    # No change is left: pointers stay, and their file must not be discarded.
     for table in BOTH:
         lake.lakehouse.branches.drop(table, ["tidemark_another"])
     pointers = [lake.pointer(table) for table in BOTH]
@@ -363,8 +355,8 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
 
 
 def test_others_who_write_meanwhile_lose_nothing(lake: Lake) -> None:
-    """Scenario: after both tables are prepared another process commits another slice of the first one, and makes a branch of the
-    second one. Outcome: the changes are applied anew; both slices are there, the branch is, one commit follows the other."""
+    """Scenario: another process commits another slice and makes a branch after the preparation.
+    Outcome: the changes are applied anew; both slices and the branch are there, one commit follows the other."""
     key, other = lake.a_slice(), lake.a_slice()
     request, left = lake.request(key, 2), lake.unknown()
 
@@ -385,16 +377,15 @@ def test_others_who_write_meanwhile_lose_nothing(lake: Lake) -> None:
     cut = lake.ledger.cuts.of_run(request.run_id)
     assert cut is not None
     assert dict(cut.snapshots) == {table.key: lake.lakehouse.head(table) for table in BOTH}
-    # Nobody recorded the foreign commit: the next load compares.
+    # The foreign commit has no record: the next load compares.
     assert not (lake.ledger.head(BOTH[0].key) or Head(0)).is_trusted
     for table in BOTH:
         lake.ledger.record(Changes(head=(table.key, lake.lakehouse.head(table), None)), "settled")
 
 
 def test_another_writer_of_the_same_slice_wins(lake: Lake) -> None:
-    """Scenario: another process commits the same slice of the second table after it is prepared; then it compacts a slice that is
-    being published again. Outcome: each time a conflict that names the slice, the first one the winner too; neither table shows
-    anything of ours, nor does the ledger."""
+    """Scenario: another process commits the same slice after the preparation; then it compacts a slice being published.
+    Outcome: each time a conflict that names the slice; tables and ledger show nothing of ours."""
     key = lake.a_slice()
     request = lake.request(key, 2)
     left: list[Any] = []
@@ -432,8 +423,8 @@ def test_another_writer_of_the_same_slice_wins(lake: Lake) -> None:
 
 
 def test_a_commit_of_one_table_asks_what_others_did_to_its_slice(lake: Lake) -> None:
-    """Scenario: a slice is to keep its file and to get another one; before the commit somebody adds a file to it, then joins its
-    files. Outcome: each time a conflict that names the slice, and nothing of ours is committed."""
+    """Scenario: another writer adds a file to a slice that is to keep its file, then joins its files.
+    Outcome: each time a conflict that names the slice, and nothing of ours is committed."""
     table, key = BOTH[1], lake.a_slice()
     lake.foreign(table, key, 2)
     files = lake.lakehouse.identifier(table)
@@ -458,8 +449,8 @@ def test_a_commit_of_one_table_asks_what_others_did_to_its_slice(lake: Lake) -> 
 
 
 def test_a_restore_whose_file_vanishes_is_refused(lake: Lake) -> None:
-    """Scenario: two tables go back to what they were; a file of then vanishes after it was prepared; it comes back. Outcome: a
-    refusal that names the file, with everything as it was; then the same publish restores both without writing rows."""
+    """Scenario: a restore of two tables loses a file after the preparation; it comes back.
+    Outcome: a refusal that names the file, without a change; then the publish restores both without writing rows."""
     key = lake.a_slice()
     lake.publish(lake.request(key, 2))
     then = {table.key: lake.lakehouse.head(table) for table in BOTH}
@@ -487,7 +478,6 @@ def test_a_restore_whose_file_vanishes_is_refused(lake: Lake) -> None:
 
 
 def found(lake: Lake) -> list[int | None]:
-    """The snapshots that an empty catalog would attach."""
     settings = lake.settings.model_copy(update={"catalog_name": f"lake_{uuid.uuid4().hex[:8]}"})
     configure_catalog(lake.lakehouse.spark, settings)
     tables = JavaTables(lake.lakehouse.spark, settings.catalog_name)
@@ -495,9 +485,8 @@ def found(lake: Lake) -> list[int | None]:
 
 
 def test_a_publish_that_never_was_is_attached_whole_or_not_at_all(spark: Any, tmp_path: Path) -> None:
-    """Scenario: a publish is killed when one of two tables is prepared; when both are; then another writer commits to one of
-    them. Another one prepares a table again that moved meanwhile. Outcome: a lost catalog finds the state before the first; of
-    the second, that is whole, the new state until a table has gone on without it; of a publish with an end, that."""
+    """Scenario: a publish is killed with one or both of two tables prepared; another writer commits or prepares again.
+    Outcome: a lost catalog finds the old state of the first, the whole new state of the second until a table goes on."""
 
     with a_lake(spark, tmp_path, Promise.ONE_TRANSACTION, catalog_url=f"sqlite:///{tmp_path}/catalog.db") as lake:
 
@@ -509,7 +498,7 @@ def test_a_publish_that_never_was_is_attached_whole_or_not_at_all(spark: Any, tm
         request = lake.request(key, 2)
         for point, qualifier in ((Failpoint.AFTER_APPLY, BOTH[0].key), (Failpoint.IN_TRANSACTION, "")):
             assert found(lake) == heads()
-            # No error of ours, so that nothing is discarded: as after a kill.
+            # Not an error of ours, so nothing is discarded: as after a kill.
             with at(point, qualifier, _stop), pytest.raises(Stop):
                 lake.publish(request)
         seen = found(lake)

@@ -1,4 +1,4 @@
-"""Revenue and users are read as Spark reads JSON and casts numbers: the pure rules against its own functions."""
+"""The pure rules for revenue and users against Spark's own functions for JSON and numbers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ EDGES = (
 
 
 def _generated(count: int) -> list[str]:
-    """Bags of random members: names that are read and others, numbers as JSON and as text, escapes, some of them damaged."""
+    """Bags of random members: read and other names, numbers as JSON and text, escapes, some damaged."""
     chosen = random.Random(20260201)
     names = [
         "revenue",
@@ -175,14 +175,14 @@ def _generated(count: int) -> list[str]:
 
 
 def _is_same_double(ours: Any, theirs: Any) -> bool:
-    """Whether two results differ only as texts of one double beyond 2^53: before Java 19 the text was not always the shortest."""
+    """Whether they differ only as texts of one double beyond 2^53, which before Java 19 were not always the shortest."""
     one, other = ours[0], theirs[0]
     are_large = None not in (one, other) and min(abs(one), abs(other)) > 2**53
     return are_large and float(one) == float(other) and ours[1:] == theirs[1:]
 
 
 def test_revenue_is_read_as_spark_reads_it(spark: Any) -> None:
-    """Outcome: amount, currency and claim of every bag are those of Spark's own functions."""
+    """Outcome: every bag's amount, currency and claim."""
     bags = [*EDGES, *_generated(4_000)]
     rule = RevenueRule.of(SETTINGS)
     frame = spark.createDataFrame([(bag,) for bag in bags], "bag string").withColumns(_spark_money(SETTINGS))

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame get the hashes of the rule, and those whose stored hashes are false are counted."""
+"""Rows of a DataFrame get the rule's hashes, and false stored hashes are counted."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ TYPES = {"s": "string", "n": "bigint", "at": "timestamp", "day": "date", "m": "d
 
 
 def test_rows_of_a_dataframe_get_the_hashes_of_the_rule(spark: Any) -> None:
-    """Scenario: rows of each type, with nulls and false hashes stored beside them; the unit tests have the extremes of each.
-    Outcome: the 128 bits of the rule, and the other columns as they were."""
+    """Scenario: rows of each type, with nulls and false stored hashes. Outcome: the rule's 128 bits."""
     rows = [
         (
             "\x00é\U0001f600",
@@ -51,8 +50,7 @@ def test_a_type_that_the_encoding_does_not_know_is_refused_before_a_row_is_read(
 
 
 def test_events_are_hashed_by_their_meaning_and_false_hashes_are_counted(spark: Any) -> None:
-    """Scenario: two sound events, then one with another hash, another meaning, another key stored, or without one.
-    Outcome: hashes of the rule; each false row is counted."""
+    """Scenario: two sound events; others with another hash, meaning or key, or without one. Outcome: each is counted."""
     types = event_hashes().types
     told = [{**dict.fromkeys(types), "insert_id": f"i{n}", "uuid": f"u{n}", "event_time": _EPOCH} for n in range(2)]
     table = pa.table({name: pa.array([row[name] for row in told], ARROW_TYPES[kind]) for name, kind in types.items()})

@@ -37,13 +37,10 @@ COMMIT = f"POST {TRANSACTIONS}"
 
 @dataclass
 class Server:
-    """The catalog's server, and how it behaves."""
-
     asked: list[str]
     behaviour: Callable[[str, Callable[[], Answered]], Answered] | None = None
 
     def answer(self, request: str, respond: Callable[[], Answered]) -> Answered:
-        """As it behaves now."""
         return respond() if self.behaviour is None else self.behaviour(request, respond)
 
 
@@ -70,21 +67,18 @@ def server(_served: tuple[Lake, Server]) -> Iterator[Server]:
 
 
 def ledger_rows(lake: Lake) -> dict[str, list[str]]:
-    """To the last row."""
     with closing(sqlite3.connect(str(lake.settings.ledger_url).removeprefix("sqlite:///"))) as database:
         names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: sorted(map(repr, database.execute(f"SELECT * FROM {name}"))) for name in names}
 
 
 def heads(lake: Lake) -> list[int]:
-    """Main of each table."""
     return [lake.lakehouse.head(table) for table in BOTH]
 
 
 def test_both_tables_change_in_one_commit_and_the_ledger_after_it(lake: Lake, server: Server) -> None:
-    """Scenario: a slice of two tables is published; readers look before the commit, and between it and the ledger's end.
-    Outcome: the old state, then both tables at once while the ledger says the old; then all three agree, branches are gone,
-    and one request to the server did it."""
+    """Scenario: readers look before the commit of two tables, and between it and the ledger's end.
+    Outcome: the old state, both tables at once with the old ledger, then agreement without branches, by one request."""
     key = lake.a_slice()
     request = lake.request(key, 3)
     server.asked.clear()
@@ -112,8 +106,8 @@ def test_both_tables_change_in_one_commit_and_the_ledger_after_it(lake: Lake, se
 def test_what_the_ledger_or_the_server_refuses_is_shown_nowhere(
     lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: the same publish ends before its commit, an input moved, a slice is held, the server refuses with no reason, or
-    serves no transactions. Outcome: each time tables and ledger are what they were; in the end it succeeds."""
+    """Scenario: a publish ends early, an input moved, a slice is held, the server refuses or serves no transactions.
+    Outcome: each time tables and ledger are unchanged; in the end it succeeds."""
     key = lake.a_slice()
     request = lake.request(key, 2)
     at_rest, tables = ledger_rows(lake), heads(lake)
@@ -148,14 +142,13 @@ def test_what_the_ledger_or_the_server_refuses_is_shown_nowhere(
 
 
 def test_a_server_without_transactions_is_named(lake: Lake, server: Server, spark: Any) -> None:
-    """Scenario: a server says which requests it serves, and transactions are not among them. Outcome: a sentence that names the
-    setting; nothing is shown."""
+    """Outcome: a sentence names the setting; nothing is shown."""
     key = lake.a_slice()
     request = lake.request(key, 1)
     at_rest = (ledger_rows(lake), heads(lake))
     without = (200, {"defaults": {}, "overrides": {}, "endpoints": endpoints(without=[TRANSACTIONS])})
     server.behaviour = lambda asked, respond: without if asked.startswith("GET /v1/config") else respond()
-    # Another name of the same catalog: what a server serves is asked once for each.
+    # Under another name of the catalog, because a server's endpoints are asked once for each.
     again = lake.settings.model_copy(update={"catalog_name": f"lake_{uuid.uuid4().hex[:8]}"})
     configure_catalog(spark, again)
     elsewhere = replace(lake, settings=again, lakehouse=Lakehouse(spark, again.catalog_name))
@@ -168,7 +161,7 @@ def test_a_server_without_transactions_is_named(lake: Lake, server: Server, spar
 def test_what_others_did_meanwhile_is_kept_and_slices_they_took_are_conflicts(
     lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: after both tables are prepared, another writer commits another slice of one table; then the same slice.
+    """Scenario: after both tables are prepared, another writer commits another slice; then the same one.
     Outcome: both are there, after a second commit; then a conflict that names it, and nothing of ours is shown."""
     key, theirs = lake.a_slice(), lake.a_slice()
     request = lake.request(key, 3)
@@ -195,8 +188,8 @@ def test_what_others_did_meanwhile_is_kept_and_slices_they_took_are_conflicts(
 
 
 def test_a_lost_answer_is_looked_for_in_the_tables(lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: the server commits and its answer is lost; then the request itself is lost. Outcome: the first is found in the
-    tables and recorded; of the second nothing is shown, and an error that may pass says so."""
+    """Scenario: the server's answer is lost; then the request itself.
+    Outcome: the first is found in the tables and recorded; the second shows nothing, and a transient error says so."""
     key = lake.a_slice()
     request = lake.request(key, 2)
 
@@ -232,8 +225,7 @@ def test_a_lost_answer_is_looked_for_in_the_tables(lake: Lake, server: Server, m
 
 
 def test_a_server_that_commits_half_of_it_is_named(lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a server commits the first table of a transaction and fails. Outcome: an error that says that it keeps no
-    transactions and names both tables and the setting; the ledger says nothing of it."""
+    """Outcome: the error says that the server keeps no transactions, with both tables and the setting; no ledger record."""
     key = lake.a_slice()
     request = lake.request(key, 2)
     before = ledger_rows(lake)
@@ -252,8 +244,7 @@ def test_a_server_that_commits_half_of_it_is_named(lake: Lake, server: Server, m
 
 
 def test_a_ledger_that_fails_at_its_end_leaves_tables_that_agree(lake: Lake, server: Server) -> None:
-    """Scenario: the catalog committed, and the ledger's commit fails. Outcome: an error; both tables show the new state, the
-    ledger the old one, which the next run's look corrects (scenarios/test_rest_catalog.py)."""
+    """Outcome: both tables are new; the next run's look corrects the old ledger (scenarios/test_rest_catalog.py)."""
     key = lake.a_slice()
     request = lake.request(key, 2)
     before = ledger_rows(lake)

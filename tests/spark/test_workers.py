@@ -1,4 +1,4 @@
-"""What Spark's Python workers begin each task with, and what Spark says of each attempt of one."""
+"""The start of each task in Spark's Python workers, and Spark's report of each attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_each_attempt_of_each_task_is_told_with_its_failure(spark: Any) -> None:
-    """Scenario: a job of three tasks, and one that fails. Outcome: of each attempt where it ran, and why it failed."""
+    """Scenario: a job of three tasks, and a failing one. Outcome: each attempt has its place and failure."""
     context = spark.sparkContext
 
     def fail(_: int) -> None:
@@ -39,7 +39,7 @@ def test_each_attempt_of_each_task_is_told_with_its_failure(spark: Any) -> None:
 
 
 def test_no_task_reads_the_names_in_sparks_archives_again(spark: Any) -> None:
-    """Scenario: two tasks of one worker. Outcome: it imports the driver's PySpark from its folder, and has no archive open."""
+    """Scenario: two tasks of one worker. Outcome: it imports PySpark from the driver's folder, and opens no archive."""
 
     def seen(_: int) -> tuple[str, list[str], list[str]]:
         opened = [place for place, found in sys.path_importer_cache.items() if isinstance(found, zipimporter)]

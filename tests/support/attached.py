@@ -1,4 +1,4 @@
-"""Processes that work on the JVM of another one: to start their own would take most of their time."""
+"""Processes that use another one's JVM, because starting their own takes most of their time."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 
 def gateway_variables() -> dict[str, str]:
-    """What a process is told, that is to `attach` to the session of this one."""
+    """Variables for a process that is to `attach` to this one's session."""
     assert SparkContext._gateway is not None, "ask for the fixture `spark`"
     jvm = SparkContext._gateway.java_parameters
     return {_PORT: str(jvm.port), _SECRET: jvm.auth_token}
 
 
 def is_attached() -> bool:
-    """Whether this process was told of a session."""
     return _PORT in os.environ
 
 
 def attach() -> SparkSession:
-    """The session of that process, which is the one of this process too from then on."""
+    """Make the other process's session the session of this one."""
     gateway = launch_gateway()
     jvm = gateway.jvm
     running = jvm.org.apache.spark.SparkContext.getOrCreate()
@@ -38,7 +37,7 @@ def attach() -> SparkSession:
 
 @contextmanager
 def attached_drills() -> Iterator[None]:
-    """Meanwhile the processes of a drill work on the JVM of this one."""
+    """Meanwhile the processes of a drill work on this one's JVM."""
     from pipeline_assets.drill import drill, scenarios
 
     with pytest.MonkeyPatch.context() as patched:

@@ -1,4 +1,4 @@
-"""What it takes to show that a bad input beside exports ends as docs/bad-inputs.md says."""
+"""Cases of bad inputs beside exports, as docs/bad-inputs.md shows them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CORRECT = "Put a corrected object on the same name; every load notices it."
 
 
 class Fate(StrEnum):
-    """What becomes of a snapshot, of delivered intervals, or of golden totals."""
+    """The fate of a snapshot, of delivered intervals, or of golden totals."""
 
     READ = "read"
     REFUSED = "refused whole, the day keeps its old state"
@@ -36,12 +36,12 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """One row; `look` gives what becomes of it, and what is said of it."""
+    """One row; `look` gives the fate and its text."""
 
     name: str
     fate: Fate
     said: str
-    """Part of what is said; empty where nothing is."""
+    """Part of the text; empty where there is none."""
     hint: str
     look: Callable[[Path], tuple[Fate, str]]
     keeps: str = ""

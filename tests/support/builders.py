@@ -37,7 +37,7 @@ from sample_export.events import KEYS
 
 PROJECT = "10001"
 RAW_AND_REFINED = ("raw/regular_events", "raw/backfill_events", "refined/events")
-"""The tables of a story that no aggregate tells more about."""
+"""Enough for stories to which aggregates add nothing."""
 LATER = datetime(2026, 6, 1, tzinfo=UTC)
 """Long after every deadline of the days that tests use."""
 
@@ -65,7 +65,7 @@ def an_event(**changes: Any) -> dict[str, Any]:
 
 
 def events_on(day: date, count: int, *, prefix: str = "e", **changes: Any) -> list[dict[str, Any]]:
-    """`count` different events that happened and arrived on a day; the same call gives the same events."""
+    """`count` different events that happened and arrived on a day; deterministic."""
     return [
         an_event(
             insert_id=f"{prefix}-{day}-{number}",
@@ -83,7 +83,7 @@ def events_on(day: date, count: int, *, prefix: str = "e", **changes: Any) -> li
 
 
 def an_orphan_below(place: Path) -> Path:
-    """The name of a data file of 2026-02-02 as Iceberg's writer in Spark gives it, in a folder that is made."""
+    """Create the folder; return a data file's name of 2026-02-02 as Iceberg's writer in Spark makes it."""
     path = (
         place / "data" / "event_date=2026-02-02" / f"project_id={PROJECT}" / f"00000-1-{uuid.uuid4()}-0-00001.parquet"
     )
@@ -92,7 +92,7 @@ def an_orphan_below(place: Path) -> Path:
 
 
 def a_body(events: Iterable[Mapping[str, Any] | bytes], *, truncated: bool = False) -> bytes:
-    """An object's bytes; lines given as bytes are written as they are."""
+    """An object's bytes; lines given as bytes are written unchanged."""
     lines = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
     body = gzip.compress(b"".join(line + b"\n" for line in lines), mtime=0)
     return body[: len(body) // 2] if truncated else body
@@ -100,24 +100,19 @@ def a_body(events: Iterable[Mapping[str, Any] | bytes], *, truncated: bool = Fal
 
 @dataclass
 class Outcome:
-    """What a run left behind."""
-
     result: dg.ExecuteInProcessResult
     ledger: Ledger
     keys: list[str] = field(default_factory=list)
 
     @property
     def run_id(self) -> str:
-        """The run's id."""
         return self.result.run_id
 
     @property
     def success(self) -> bool:
-        """Whether the run succeeded."""
         return bool(self.result.success)
 
     def materialized(self, key: str) -> set[str]:
-        """Partitions of an asset that this run materialized."""
         wanted = dg.AssetKey(key.split("/"))
         events = [
             event for event in self.result.all_events if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
@@ -125,7 +120,7 @@ class Outcome:
         return {str(event.partition) for event in events if event.asset_key == wanted}
 
     def metadata(self, key: str, day: date) -> dict[str, Any]:
-        """Metadata of the materialization of a day, as the UI shows it, and its data version."""
+        """A day's materialization metadata, as the UI shows it, and its data version."""
         (found,) = [
             event.step_materialization_data.materialization
             for event in self.result.all_events
@@ -136,7 +131,7 @@ class Outcome:
         return {**shown, "data_version": (found.tags or {})["dagster/data_version"]}
 
     def check_metadata(self, key: str, check: str, day: date) -> Mapping[str, Any]:
-        """Metadata of a check's evaluation of a day, as Dagster keeps it."""
+        """Metadata of a check's evaluation of a day."""
         (found,) = [
             data.metadata
             for data in (
@@ -149,7 +144,7 @@ class Outcome:
         return found
 
     def failed_checks(self, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> set[tuple[str, str, str]]:
-        """(asset, check, partition) of each evaluation that did not pass and is an error, or only warns."""
+        """(asset, check, partition) of each failed evaluation, errors or warnings."""
         return {
             (e.asset_key.to_user_string(), e.check_name, str(e.partition))
             for e in (
@@ -161,7 +156,6 @@ class Outcome:
         }
 
     def failure(self) -> str:
-        """The message of the failed step."""
         for event in self.result.all_events:
             if event.event_type is dg.DagsterEventType.STEP_FAILURE:
                 data: Any = event.event_specific_data
@@ -175,7 +169,7 @@ def _days(first: date, last: date | None) -> list[date]:
 
 @dataclass
 class Loaded:
-    """What a load without Dagster left behind."""
+    """The result of a load without Dagster."""
 
     ledger: Ledger
     run_id: str
@@ -184,11 +178,11 @@ class Loaded:
 
     @property
     def success(self) -> bool:
-        """Whether a run of it would have succeeded."""
+        """Whether its run would have succeeded."""
         return self.error is None and not self._failed
 
     def failure(self) -> str:
-        """What its run would have failed with."""
+        """The message its run would have failed with."""
         if self.error is not None:
             return str(self.error)
         return str(failure_of(self._failed).description) if self._failed else ""
@@ -198,7 +192,7 @@ class Loaded:
         return [outcome for report in self.reports for outcome in report.outcomes if outcome.fails_the_run]
 
     def of(self, project: str) -> Loaded:
-        """What it left behind of one project."""
+        """The part of one project."""
         reports = [
             replace(
                 report,
@@ -210,24 +204,22 @@ class Loaded:
         return replace(self, reports=reports)
 
     def outcome(self, table: str, day: date) -> SliceOutcome:
-        """What became of a slice; of several projects' the first."""
+        """Verdict of a slice, of several projects' the first."""
         return next(one for one in self.outcomes(table) if one.key.event_date == day)
 
     def outcomes(self, table: str) -> list[SliceOutcome]:
-        """What became of a table's slices."""
         return [one for report in self.reports if report.table == table for one in report.outcomes]
 
     def good(self, table: str) -> set[date]:
-        """Days that are green in Dagster from then on: good, and asked for or red before."""
+        """Days that turn green in Dagster: good, and requested or red before."""
         told = [one for one in self.outcomes(table) if one.is_requested or not one.was_good]
         return {one.key.event_date for one in told if one.verdict.is_good}
 
     def built(self, table: str) -> list[date]:
-        """Days that were computed, published or not."""
         return [key.event_date for report in self.reports if report.table == table for key in report.built]
 
     def failed_checks(self) -> set[tuple[str, str, date]]:
-        """Table, check and day of each evaluation that did not pass."""
+        """Table, check and day of each failed evaluation."""
         return {
             (one.table, found.check.name, one.key.event_date)
             for report in self.reports
@@ -238,7 +230,7 @@ class Loaded:
 
 
 _CONFIG = {"accept": "accept_changes", "even_if_gone": "exclude_even_if_gone"}
-"""Shorter names that stories use."""
+"""Short names for stories."""
 
 
 def _config(decided: Mapping[str, Any]) -> LoadConfig:
@@ -246,7 +238,7 @@ def _config(decided: Mapping[str, Any]) -> LoadConfig:
 
 
 class LandingFolder:
-    """Landing as a folder, and the vendor's ways of writing to it."""
+    """Landing as a folder, with the vendor's ways of writing to it."""
 
     landing: Path
     grammar: KeyGrammar
@@ -262,7 +254,7 @@ class LandingFolder:
         project: str = PROJECT,
         truncated: bool = False,
     ) -> str:
-        """Put one object into landing; returns its key."""
+        """Put one object into landing; return its key."""
         key = self.grammar.format_delivery(BatchKey(source, project, day), hour, shard)
         path = self.landing / key
         path.parent.mkdir(exist_ok=True)
@@ -270,7 +262,6 @@ class LandingFolder:
         return key
 
     def remove(self, *keys: str) -> None:
-        """Delete objects from landing."""
         for key in keys:
             (self.landing / key).unlink()
 
@@ -283,12 +274,12 @@ class LandingFolder:
 
 
 class Pipeline(LandingFolder):
-    """A landing folder and a lake of its own: loaded in this process, or by real Dagster jobs."""
+    """A landing folder and its own lake: loaded in this process, or by real Dagster jobs."""
 
     def __init__(
         self, spark: Any, folder: Path, instance: dg.DagsterInstance, only: Iterable[str] = (), **settings: Any
     ) -> None:
-        """`only`: the tables that its loads build; without any, all."""
+        """`only`: the tables that its loads build; default all."""
         self.only = tuple(only)
         self.landing = folder / "landing"
         self.landing.mkdir(parents=True, exist_ok=True)
@@ -309,8 +300,6 @@ class Pipeline(LandingFolder):
         self.resources: dict[str, Any] = {}
         self._defined: tuple[Any, dg.Definitions] | None = None
 
-    # -- runs --------------------------------------------------------------------------------------------------
-
     def load(
         self,
         first: date,
@@ -320,7 +309,7 @@ class Pipeline(LandingFolder):
         tables: Iterable[str] = (),
         **decided: Any,
     ) -> Loaded:
-        """Load what the job of a source loads, or the given tables, without Dagster; `decided`: run config, as in `_CONFIG`."""
+        """Load a source's job or the given tables without Dagster; `decided`: run config, as in `_CONFIG`."""
         of_job = (RAW_TABLES[source], *DERIVED, *AS_OF_TABLES)
         wanted = tuple(tables) or self.only or tuple(table.key for table in of_job)
         run_id = str(uuid.uuid4())
@@ -339,7 +328,7 @@ class Pipeline(LandingFolder):
         tags: Mapping[str, str] | None = None,
         **decided: Any,
     ) -> Outcome:
-        """The same by the job in Dagster, for stories about its runs, checks, events and logs, and what a run does besides."""
+        """The same by the Dagster job, for stories about runs, checks, events and logs."""
         result = (
             self._definitions()
             .resolve_job_def(JOB_OF_SOURCE[source])
@@ -358,7 +347,7 @@ class Pipeline(LandingFolder):
         return Outcome(result, self.ledger)
 
     def _definitions(self) -> dg.Definitions:
-        """Dagster's definitions, made again where settings, clock or resources are others."""
+        """Dagster's definitions, made again when settings, clock or resources change."""
         known = (self.settings, self.now, dict(self.resources))
         if self._defined is None or self._defined[0] != known:
             self._defined = known, build_defs(self.settings, clock=Clock(self.now), **self.resources)
@@ -367,7 +356,7 @@ class Pipeline(LandingFolder):
     def reports(
         self, first: date, last: date | None = None, *, accept_missing: str | None = None
     ) -> dict[str, TableReport]:
-        """Load both sources without Dagster: table -> what the load did. Raises what it fails with."""
+        """Load both sources without Dagster: table -> report. Raises the load's error."""
         named = [
             f"{table.key}:{day}/{one}"
             for table in RAW_TABLES.values()
@@ -384,22 +373,18 @@ class Pipeline(LandingFolder):
         request = request_of(config, self.settings, _days(first, last), tables, run_id, self.now)
         return list(decide_and_load(self.runtime, config, request, lambda _: False))
 
-    # -- tables ------------------------------------------------------------------------------------------------
-
     @property
     def runtime(self) -> Runtime:
-        """What the steps of a load work with; the session's catalog becomes this one."""
+        """The steps' runtime; the session's catalog becomes this one."""
         configure_catalog(self.spark, self.settings)
         return Runtime(self.lakehouse, self.ledger, LandingStore.from_settings(self.settings), self.settings)
 
     @property
     def lakehouse(self) -> Lakehouse:
-        """The tables."""
         return Lakehouse(self.spark, self.settings.catalog_name)
 
     @property
     def tables(self) -> list[Table]:
-        """The tables that there are."""
         return [table for table in ALL_TABLES if not self.only or self.lakehouse.knows(table)]
 
     def rows(self, key: str) -> list[dict[str, Any]]:
@@ -407,18 +392,16 @@ class Pipeline(LandingFolder):
         return [row.asDict() for row in self.spark.table(self.lakehouse.identifier(table_by_key(key))).collect()]
 
     def count(self, key: str, day: date | None = None) -> int:
-        """Rows of a table, of one day where given."""
         found = self.rows(key)
         return sum(1 for row in found if day is None or row[table_by_key(key).day_column] == day)
 
     def files(self, key: str, day: date, project: str = PROJECT) -> frozenset[str]:
-        """Live data files of a slice."""
         table, wanted = table_by_key(key), Slice(day, project)
         found = self.lakehouse.slice_files(table, self.lakehouse.head(table), [wanted])
         return found[wanted].paths if wanted in found else frozenset()
 
     def change(self, **settings: Any) -> None:
-        """Settings of the runs that follow."""
+        """Settings of the following runs."""
         self.settings = self.settings.model_copy(update=settings)
 
     def snapshots(self) -> dict[str, int]:
@@ -426,7 +409,7 @@ class Pipeline(LandingFolder):
         return {table.key: self._snapshot_count(table) for table in self.tables}
 
     def history(self) -> dict[str, int]:
-        """Table -> number of snapshots that main went through; staged ones that were not published do not count."""
+        """Table -> number of snapshots that main went through, without unpublished staged ones."""
         return {table.key: len(self.lakehouse.commits(table, None)) for table in self.tables}
 
     def _snapshot_count(self, table: Table) -> int:
@@ -440,15 +423,13 @@ class Pipeline(LandingFolder):
         }
 
     def digests_of(self, key: str) -> dict[Slice, str]:
-        """Slice -> recorded digest of a table, of slices with rows."""
         return {one: str(r.digest) for one, r in self.ledger.slices(key, None).items() if r.digest.rows}
 
     def history_of(self, key: str) -> int:
-        """Number of snapshots that main of a table went through."""
+        """Number of snapshots that main went through."""
         return len(self.lakehouse.commits(table_by_key(key), None))
 
     def verdict(self, key: str, day: date, project: str = PROJECT) -> str:
-        """The recorded verdict of a slice."""
         return self.ledger.slices(key, [project], [day])[Slice(day, project)].verdict.value
 
 
@@ -456,7 +437,7 @@ class Pipeline(LandingFolder):
 def a_pipeline(
     spark: Any, folder: Path, *, home: Path | None = None, only: Iterable[str] = (), **settings: Any
 ) -> Iterator[Pipeline]:
-    """A fresh pipeline on a real Dagster instance, which keeps all in memory where no other process is to share its `home`."""
+    """A fresh pipeline on a real Dagster instance, in memory unless other processes share its `home`."""
     with ExitStack() as stack:
         if home is None:
             instance = stack.enter_context(dg.DagsterInstance.ephemeral())

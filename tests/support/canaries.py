@@ -1,4 +1,4 @@
-"""Secrets that can be found again: canary values, and the search for them in whatever was written."""
+"""Canary values for secrets, and the search for them in all output."""
 
 from __future__ import annotations
 
@@ -13,38 +13,37 @@ from pathlib import Path
 
 _GZIP = b"\x1f\x8b"
 _SHORTEST = 12
-"""Of the beginning of a value by which its base64 is recognized: a shorter one might be met by chance."""
+"""Length by which a value's base64 is recognized; shorter ones may match by chance."""
 
 
 @dataclass(frozen=True)
 class Canary:
-    """A secret of the product, whose middle is met nowhere else."""
+    """A secret of the product with a unique middle."""
 
     name: str
-    """Which secret it is: the setting or variable that holds it."""
+    """The setting or variable that holds it."""
     word: str
     """Letters and digits alone, so that no encoding of URLs, JSON or SQL changes it."""
 
     @property
     def value(self) -> str:
-        """As awkward as a secret may be; what stands around the word is encoded in other ways in other places."""
+        """An awkward value; encodings change the characters around the word."""
         return f"p+/{self.word}%=@x"
 
     def forms(self) -> Iterator[bytes]:
-        """What of it is left in a text that holds it raw, in a URL, reversed as nobody does, as hex and as base64."""
+        """Traces of it in a text: raw or in a URL, reversed, as hex, as base64."""
         word = self.word.encode()
         yield word
         yield word.hex().encode()
         yield self.word.encode("utf-16-le")
-        # Of whatever it is a part, it begins at one of three places in a group of base64.
+        # Within any text, it begins at one of three places in a group of base64.
         for shift in range(3):
             whole = base64.b64encode(b"\0" * shift + word)
-            # The groups that hold bytes of the neighbours differ.
+            # Groups with bytes of the neighbours differ.
             yield whole[4 if shift else 0 : len(whole) - 4]
 
 
 def canaries(names: Iterable[str]) -> dict[str, Canary]:
-    """A canary for each secret."""
     return {
         name: Canary(name, f"C4n4ry{number:02d}Qx{zlib.crc32(name.encode()):08x}Zk")
         for number, name in enumerate(names)
@@ -53,8 +52,6 @@ def canaries(names: Iterable[str]) -> dict[str, Canary]:
 
 @dataclass(frozen=True)
 class Find:
-    """A secret where none may be."""
-
     place: str
     secret: str
 
@@ -63,7 +60,7 @@ class Find:
 
 
 def found_in(content: bytes, place: str, wanted: Mapping[str, Canary]) -> list[Find]:
-    """The secrets in a text, however it is encoded."""
+    """The secrets in a text, in any encoding."""
     if content.startswith(_GZIP):
         with suppress(OSError, EOFError, zlib.error):
             content += gzip.decompress(content)
@@ -71,7 +68,7 @@ def found_in(content: bytes, place: str, wanted: Mapping[str, Canary]) -> list[F
 
 
 def found_below(folder: Path, wanted: Mapping[str, Canary], apart: Iterable[Path] = ()) -> tuple[list[Find], int]:
-    """The secrets in all files below a folder, their names included, but for those apart; and how many were looked through."""
+    """The secrets in all files below a folder and in their names, without those apart; and the number of searched files."""
     left_out = set(apart)
     finds, files = [], 0
     for path in sorted(folder.rglob("*")):
@@ -86,17 +83,17 @@ def found_below(folder: Path, wanted: Mapping[str, Canary], apart: Iterable[Path
 
 @dataclass
 class Watched:
-    """What was seen of command lines while a block ran."""
+    """Observations of command lines while a block ran."""
 
     commands: set[str] = field(default_factory=set)
-    """Programs that were looked at, by their names."""
+    """Names of the programs seen."""
     finds: set[Find] = field(default_factory=set)
     looks: int = 0
 
 
 @contextmanager
 def watched_command_lines(wanted: Mapping[str, Canary], seconds: float = 0.05) -> Iterator[Watched]:
-    """Looks at the command line of every process again and again, as any user of the machine may."""
+    """Reads the command line of every process repeatedly, as any user of the machine may."""
     seen, ended = Watched(), threading.Event()
 
     def watch() -> None:

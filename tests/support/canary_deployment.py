@@ -1,4 +1,4 @@
-"""A deployment whose every secret is a canary: what it is told, what it finds, and all that it leaves behind."""
+"""A deployment whose every secret is a canary: its environment, data and output."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ SECRETS = (
     "DAGSTER_POSTGRES_URL",
     "HTTPS_PROXY",
 )
-"""Variables that hold a secret of the product, or a URL with one in it."""
+"""Variables that hold a secret, or a URL with one in it."""
 DATABASES = {"tidemark": "TIDEMARK_CATALOG_URL", "dagster": "DAGSTER_POSTGRES_URL", "finance": "TIDEMARK_GOLDEN_URL"}
-"""Database -> the secret that opens it, as the role of the same name."""
+"""Database -> the secret that opens it for the role of the same name."""
 
 
 def databases(server: Server, secrets: Mapping[str, Canary]) -> dict[str, str]:
@@ -68,17 +68,17 @@ def databases(server: Server, secrets: Mapping[str, Canary]) -> dict[str, str]:
 def environment(
     urls: Mapping[str, str], s3: str, vendor: str, hook: str, secrets: Mapping[str, Canary]
 ) -> dict[str, str]:
-    """All that the deployment is told; each secret is a canary."""
+    """The deployment's variables; each secret is a canary."""
     told = {
         "TIDEMARK_PROJECTS": PROJECT,
         "TIDEMARK_LANDING_URL": f"s3://{BUCKET}/exports",
         "TIDEMARK_WAREHOUSE_URL": f"s3://{BUCKET}/warehouse",
         "TIDEMARK_CATALOG_URL": urls["tidemark"],
-        # The same database: what differs is what of the query is secret.
+        # The same database: the URLs differ in the secret part of the query.
         "TIDEMARK_LEDGER_URL": f"{urls['tidemark']}?sslpassword={quote(secrets['TIDEMARK_LEDGER_URL'].value, safe='')}",
         "TIDEMARK_GOLDEN_URL": urls["finance"],
         "TIDEMARK_GOLDEN_QUERY": "SELECT day, project, measure, value FROM totals WHERE day BETWEEN :first_day AND :last_day",
-        # A mirror that asks for a password; the jars of a clone are there, so nobody asks it.
+        # A mirror with a password; the clone has the jars, so nobody asks the mirror.
         "TIDEMARK_JARS_URL": f"https://mirror:{quote(secrets['TIDEMARK_JARS_URL'].value, safe='')}@127.0.0.1:1/maven2",
         "TIDEMARK_NOTIFY_URLS": f"{hook}/{quote(secrets['TIDEMARK_NOTIFY_URLS'].value, safe='')}",
         "TIDEMARK_NOTIFY_SECRET": secrets["TIDEMARK_NOTIFY_SECRET"].value,
@@ -100,7 +100,7 @@ def environment(
 
 
 def spark_config(folder: Path, port: int, secret: Canary) -> str:
-    """A small engine that tells of itself all that it may: its web page and its log of events, beside a key of a store."""
+    """A small engine with its web page and event log on, beside a store's key."""
     (folder / "events").mkdir()
     return json.dumps(
         {
@@ -109,7 +109,7 @@ def spark_config(folder: Path, port: int, secret: Canary) -> str:
             "spark.ui.port": str(port),
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": f"file:{folder}/events",
-            # As it is otherwise, a search through bytes finds nothing in it.
+            # A search through compressed bytes finds nothing.
             "spark.eventLog.compress": "false",
             "spark.local.dir": f"{folder}/tmp",
             "spark.hadoop.fs.s3a.secret.key": secret.value,
@@ -119,7 +119,7 @@ def spark_config(folder: Path, port: int, secret: Canary) -> str:
 
 @contextmanager
 def engine_pages(port: int, folder: Path) -> Iterator[list[str]]:
-    """Keeps what Spark's web page tells while there is one: environment, statements, and what they say of themselves."""
+    """Keeps the pages of Spark's web UI while it runs: environment, statements, and their details."""
     ended = threading.Event()
     kept: list[str] = []
     open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -146,7 +146,7 @@ def engine_pages(port: int, folder: Path) -> Iterator[list[str]]:
 
 
 def kept_databases(server: Server, folder: Path) -> None:
-    """What lies in the databases, as text."""
+    """The databases' content as text."""
     for name in DATABASES:
         dump = subprocess.run(
             [
@@ -168,7 +168,7 @@ def kept_databases(server: Server, folder: Path) -> None:
 
 
 def kept_objects(bucket: Any, folder: Path) -> int:
-    """What lies in the bucket, as files; how many objects."""
+    """Write the bucket's objects to files; return their number."""
     count = 0
     for number, item in enumerate(bucket.objects.all()):
         body = item.get()["Body"].read()
@@ -179,7 +179,7 @@ def kept_objects(bucket: Any, folder: Path) -> int:
 
 
 def deliver(bucket: Any) -> None:
-    """A whole day, and one whose object is cut."""
+    """A whole day, and one with a cut object."""
     for day in (GOOD, BAD):
         for hour in range(24):
             bucket.put_object(Key=f"exports/{PROJECT}/{PROJECT}_{day}_{hour}_complete", Body=b"")

@@ -1,4 +1,4 @@
-"""Cases of a test as a table: each case's name stands beside its values."""
+"""Test cases as a table: each name beside its values."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 
 def cases(names: str | tuple[str, ...], table: Mapping[str, Any]) -> pytest.MarkDecorator:
-    """Parametrize a test by name of a case -> its values."""
+    """Parametrize a test by case name -> values."""
     return pytest.mark.parametrize(names, list(table.values()), ids=list(table))

@@ -1,4 +1,4 @@
-"""The shell's commands one after the other in a process of its own: what is known from the first import on is known to all."""
+"""The shell's commands one after the other in one process, which imports once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.attached import attach, is_attached
 
 
 def main() -> None:
-    """A list of words a line on standard input, an answer a line where standard output was; all else goes to standard error."""
+    """Word lists on standard input, one a line, answers on the old standard output; all else goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if is_attached():

@@ -1,4 +1,4 @@
-"""What any reader sees at one moment: every table as the catalog names it then, and the ledger's rows beside it."""
+"""A reader's view at one moment: every table by the catalog, and the ledger's rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COLUMNS = {
     REVENUE: ("revenue", "purchases"),
     USERS: ("active_users",),
 }
-"""What a table's figures are read from, beside day and project."""
+"""Columns of a table's figures, beside day and project."""
 
 _POINTERS = """
 SELECT table_namespace || '/' || table_name, metadata_location, NULL, NULL
@@ -43,12 +43,12 @@ Place = tuple[str, str]
 """Day and project, as text."""
 Figures = dict[Place, dict[str, Decimal]]
 TableOfCut = tuple[int | None, Figures]
-"""Main's snapshot, and what each slice of it holds: rows and measures."""
+"""Main's snapshot, and each slice's rows and measures."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Metadata file of every table and the rows that the ledger tells of every slice, at one moment."""
+    """Every table's metadata file and every slice's rows on record, at one moment."""
 
     pointers: Mapping[str, str]
     """Table -> metadata file."""
@@ -58,21 +58,21 @@ class Cut:
 
 @dataclass
 class Findings:
-    """What one cut shows, and what does not fit together in it, in words."""
+    """One cut's figures, and its contradictions in words."""
 
     heads: dict[str, int | None]
     """Table -> main's snapshot; staged snapshots change pointers and no head."""
     aggregates: list[str] = field(default_factory=list)
-    """Refined and an aggregate tell different figures of a slice."""
+    """Slices for which refined and an aggregate differ."""
     ledger: list[str] = field(default_factory=list)
-    """A table and the ledger tell different numbers of rows of a slice."""
+    """Slices for which a table and the ledger differ in rows."""
 
 
 class Cuts:
-    """Takes cuts of one lake, and reads each metadata file once: it never changes."""
+    """Takes cuts of one lake; reads each metadata file once, because it never changes."""
 
     def __init__(self, catalog: Connection, ledger: Connection | None, catalog_name: str) -> None:
-        """`ledger`: where it lies in another database, so that no statement reads both."""
+        """`ledger`: its address in another database, so that no statement reads both."""
         self._catalog, self._ledger, self._name = catalog, ledger, catalog_name
         self._read: dict[tuple[str, str], TableOfCut] = {}
 
@@ -87,7 +87,7 @@ class Cuts:
         return Cut(pointers, {place: count for place, count in told.items() if count})
 
     def findings(self, cut: Cut) -> Findings:
-        """Read the tables of a cut, as far as they are not known, and compare."""
+        """Read a cut's unknown tables, and compare."""
         tables = {table.key: self._table(table.key, cut.pointers[table.key]) for table in ASSET_TABLES}
         figures = {name: of_slices for name, (_, of_slices) in tables.items()}
         found = Findings({name: head for name, (head, _) in tables.items()})
@@ -115,7 +115,7 @@ class Cuts:
         return found
 
     def _select(self, connection: Connection, statement: str) -> list[Any]:
-        # Each statement in a transaction of its own: it sees what is committed by then.
+        # Each statement in its own transaction: it sees all commits so far.
         with connection.begin():
             parameters = {"catalog": self._name} if ":catalog" in statement else {}
             return list(connection.execute(sa.text(statement), parameters).all())
@@ -133,7 +133,6 @@ class Cuts:
 
 @contextmanager
 def cuts_of(catalog_url: str, ledger_url: str | None, catalog_name: str) -> Iterator[Cuts]:
-    """Connect to a lake's databases as a reader does."""
     with _connected(catalog_url) as catalog:
         if ledger_url is None or share_a_database(ledger_url, catalog_url):
             yield Cuts(catalog, None, catalog_name)

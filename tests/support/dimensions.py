@@ -18,7 +18,7 @@ SNAPSHOTS, VALIDITY, ACTIVE = "dimensions/item_snapshot", "dimensions/item_valid
 
 
 def item_events(day: date, items: Mapping[str, int], *, prefix: str = "i") -> list[dict[str, Any]]:
-    """Events of a day: item -> how many; the same call gives the same events."""
+    """Events of a day: item -> count; deterministic."""
     return [
         an_event(
             insert_id=f"{prefix}-{day}-{item}-{number}",
@@ -43,7 +43,7 @@ def deliver_items(
     as_json: bool = False,
     is_marked: bool = True,
 ) -> str:
-    """Put a day's snapshot: id -> status, or the bytes themselves; returns its key."""
+    """Put a day's snapshot: id -> status, or the bytes themselves; return its key."""
     folder = p.landing / "dimensions" / dimension
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(items, bytes):
@@ -63,7 +63,7 @@ def deliver_items(
 def deliver_intervals(
     p: Any, day: date, intervals: Sequence[Sequence[object]] | bytes, *, as_json: bool = False, is_marked: bool = True
 ) -> str:
-    """Put the history as of a day: id, status, first and last day (None: open) and further texts, or the bytes themselves."""
+    """Put the history as of a day: id, status, first and last day (None: open), further texts; or the bytes."""
     folder = p.landing / "dimensions" / "item_validity"
     folder.mkdir(parents=True, exist_ok=True)
     names = ["id", "status", "active_start_date", "active_end_date", "site"]
@@ -95,7 +95,7 @@ def load_items(
     accept: Mapping[str, str] | None = None,
     **decided: Mapping[str, str],
 ) -> Outcome:
-    """Run the job of dimensions over a range of days; `decided`: `exclude` or `include`, object key -> why."""
+    """Run the dimensions' job over a range of days; `decided`: `exclude` or `include`, object key -> reason."""
     job = build_defs(p.settings, clock=Clock(p.now), **p.resources).resolve_job_def("dimension_load")
     result = job.execute_in_process(
         run_config={"ops": {"load": {"config": {"accept_changes": dict(accept or {}), **decided}}}},
@@ -110,10 +110,9 @@ def load_items(
 
 
 def active_events(p: Any) -> dict[tuple[date, str], int]:
-    """Day and item -> events, as published."""
+    """Day and item -> published events."""
     return {(row["event_date"], row["item_id"]): row["events"] for row in p.rows(ACTIVE)}
 
 
 def loaded_partitions(instance: dg.DagsterInstance, table: str) -> set[str]:
-    """Partitions of an asset that Dagster shows as materialized."""
     return set(instance.get_materialized_partitions(dg.AssetKey(table.split("/"))))

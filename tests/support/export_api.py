@@ -1,4 +1,4 @@
-"""The vendor's Export API on this machine: it answers as the vendor's documentation says, and with faults on request."""
+"""The vendor's Export API on this machine, with faults on request."""
 
 from __future__ import annotations
 
@@ -22,36 +22,32 @@ KEY, SECRET = "key-of-the-project-0815", "secret/of+the:project=4711"
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of the server."""
-
     status: int = 200
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     cut_after: int | None = None
     """The connection ends after so many bytes, although more are announced."""
     is_announced: bool = True
-    """Whether the length of the body is announced; else the end of the connection is the end of the body."""
+    """Whether the body's length is announced; else the connection's end ends the body."""
     silence_seconds: float = 0.0
     trickle_seconds: float = 0.0
-    """Before each byte of the body."""
+    """Pause before each byte of the body."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One question that the server was asked."""
-
     path: str
     project_id: str
     hours: tuple[Hour, ...]
     at: float
-    """Of a monotonic clock."""
+    """By a monotonic clock."""
 
     def __str__(self) -> str:
         return f"{self.hours[0]}+{len(self.hours)}"
 
 
 def zipped(members: Sequence[tuple[str, bytes]], **options: Any) -> bytes:
-    """A zip archive; a name may be there twice."""
+    """A zip archive; names may repeat."""
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w", **options) as archive:
         for name, content in members:
@@ -61,7 +57,7 @@ def zipped(members: Sequence[tuple[str, bytes]], **options: Any) -> bytes:
 
 @dataclass
 class Vendor:
-    """What the vendor has, and how it behaves."""
+    """The vendor's data and behaviour."""
 
     url: str = ""
     objects: dict[str, dict[Hour, dict[int, bytes]]] = field(default_factory=dict)
@@ -71,35 +67,33 @@ class Vendor:
     most_hours: int = 24 * 365
     """More are "too large" (400)."""
     is_another_server: bool = False
-    """It is no vendor at all: it knows nothing, and asks nobody for keys."""
+    """No vendor at all: it knows nothing and requires no keys."""
     delayed_from: Hour | None = None
-    """From this hour on nothing is exported yet."""
+    """Nothing is exported from this hour on."""
     faults: list[Callable[[Asked], Answer | None]] = field(default_factory=list)
-    """Asked first, each; the first that answers, answers."""
+    """Asked in order; the first that answers, answers."""
     asked: list[Asked] = field(default_factory=list)
 
     def add(self, project_id: str, hour: Hour, body: bytes, shard: int = 0) -> None:
-        """Put a file among the exports."""
         self.objects.setdefault(project_id, {}).setdefault(hour, {})[shard] = body
 
     def fail(self, *answers: Answer, when: Callable[[Asked], bool] = lambda _: True) -> None:
-        """Give these answers, one after the other, to the next questions that are meant."""
+        """Give these answers, one after the other, to the next matching questions."""
         left = list(answers)
         self.faults.append(lambda asked: left.pop(0) if left and when(asked) else None)
 
     def always(self, answer: Answer, when: Callable[[Asked], bool] = lambda _: True) -> None:
-        """Give this answer to every question that is meant."""
+        """Give this answer to every matching question."""
         self.faults.append(lambda asked: answer if when(asked) else None)
 
     def environment(self) -> dict[str, str]:
-        """What `tidemark` is told of it."""
+        """Variables that point `tidemark` to it."""
         names = {"TIDEMARK_EXPORT_API_URL": self.url}
         for project, (key, secret) in self.keys.items():
             names |= {f"TIDEMARK_EXPORT_KEY_{project}": key, f"TIDEMARK_EXPORT_SECRET_{project}": secret}
         return names
 
     def members(self, project_id: str, hours: Sequence[Hour]) -> list[tuple[str, bytes]]:
-        """Names and files of an answer."""
         return [
             (f"{project_id}/{project_id}_{hour.day}_{hour.hour}#{shard}.json.gz", body)
             for hour in hours

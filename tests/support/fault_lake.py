@@ -1,4 +1,4 @@
-"""A small deployment of its own for faults of the outside world: a bucket behind a proxy, PostgreSQL behind another one."""
+"""A small deployment for faults of the outside world: a bucket and PostgreSQL, each behind a proxy."""
 
 from __future__ import annotations
 
@@ -30,39 +30,37 @@ from tests.support.s3 import BUCKET, a_working_server
 from tests.support.small_spark import SMALL
 
 FIRST, SECOND = date(2026, 2, 2), date(2026, 2, 3)
-"""Of the first nothing but a late part is new when a fault comes, of the second everything."""
+"""When a fault comes, only a late part of the first is new, and all of the second."""
 _LARGE_EVENTS = 8000
 _WAREHOUSE_MEGABYTES, _SPARK_KILOBYTES = 256, 64
 _SPARE_MEGABYTES = 2
-"""So much room has a warehouse's disk that is about to be full."""
+"""Free space of a nearly full warehouse disk."""
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 _IMPATIENT = {
     "spark.sql.catalog.lake.s3.retry.num-retries": "3",
     "spark.sql.catalog.lake.s3.retry.min-wait-ms": "200",
 }
-"""Java's client of S3 tries less long than it does by itself, which is most of a minute for each request."""
+"""Java's S3 client would retry each request for most of a minute."""
 _TIME = re.compile(rb'("(?:timestamp-ms|last-updated-ms)"\s*:\s*)(\d+)')
 
 
 class Story(StrEnum):
-    """What lies in landing when a fault comes, and where the tables are."""
+    """Landing's content when a fault comes, and the place of the tables."""
 
     SMALL = auto()
     LARGE = auto()
-    """Files that are written in several requests."""
+    """Files that take several requests to write."""
     FOLDER = auto()
     """The same, on a disk of its own instead of the bucket."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What the deployment holds, to be brought back."""
+    """The deployment's content, to be restored."""
 
     story: Story
     database: str
-    """Of this name."""
     objects: Mapping[str, bytes]
-    """Of the bucket."""
     files: Path | None
 
 
@@ -78,30 +76,27 @@ class Lake:
     server: Server
     wire: Wire
     warehouse: Path | None = None
-    """Where the tables lie in a folder instead of the bucket."""
+    """The tables' folder, where they are not in the bucket."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables of the loads that follow, beside what they always have."""
+    """Further variables of the following loads."""
     spark: dict[str, str] = field(default_factory=dict)
-    """Spark's configuration of the loads that follow, likewise."""
+    """Further Spark configuration of the following loads."""
     is_by_wire: bool = False
-    """Whether loads reach PostgreSQL through the proxy: one that is stopped refuses by itself."""
+    """Whether loads reach PostgreSQL through the proxy, which a stopped server does not need."""
     unmet: Callable[[], list[str]] = list
-    """Requests that were to fail, and were never made."""
+    """Requests that were to fail and were never made."""
     _story: Story | None = None
     _calm: CalmProcess | None = None
     _timely: dict[str, bytes] = field(default_factory=dict)
-    """Metadata files as they are when the clock is right."""
+    """Metadata files as of a right clock."""
     _mounted: list[Path] = field(default_factory=list)
 
     @property
     def home(self) -> Path:
-        """Dagster's home of all loads."""
         return self.folder / "dagster_home"
 
-    # -- the state that every fault meets ----------------------------------------------------------------------
-
     def begin(self, story: Story) -> State:
-        """Load a day; then new deliveries lie there, and nobody has loaded them."""
+        """Load a day, then put new deliveries that no load has seen."""
         self._empty(story)
         self.server.database("lake")
         self._deliver(FIRST, 10, 1)
@@ -121,7 +116,7 @@ class Lake:
         return State(story, name, objects, files)
 
     def restore(self, state: State) -> None:
-        """As it was then; nothing is spoiled."""
+        """Restore the state; nothing is spoiled."""
         self._empty(state.story)
         self.server.copy_database(state.database, "lake")
         for key, body in state.objects.items():
@@ -130,7 +125,7 @@ class Lake:
             shutil.copytree(state.files, self.warehouse, dirs_exist_ok=True)
 
     def heal(self) -> int:
-        """All goes well from now on; how many requests and connections did not."""
+        """Ends all faults; returns how many requests and connections failed."""
         self.environment.clear()
         self.spark.clear()
         self.is_by_wire = False
@@ -144,14 +139,14 @@ class Lake:
         return self.faults.end() + self.wire.end()
 
     def set_clock_back(self) -> None:
-        """By an hour, as Iceberg sees it: the history of all tables lies an hour further ahead, until all goes well again."""
+        """Set it back by an hour for Iceberg, until `heal`: all tables' history lies an hour ahead."""
         for item in list(self.bucket.objects.all()):
             if item.key.endswith(".metadata.json"):
                 body = self._timely[item.key] = item.get()["Body"].read()
                 self.bucket.put_object(Key=item.key, Body=_TIME.sub(_an_hour_later, body))
 
     def small_disk(self) -> Path:
-        """A disk of so few kilobytes that hardly anything goes there."""
+        """A disk of so few kilobytes."""
         folder = self.folder / "small_disk"
         if not folder.is_dir():
             folder.mkdir()
@@ -160,13 +155,12 @@ class Lake:
         return folder
 
     def fill_warehouse(self) -> None:
-        """Leave hardly any room where the tables are."""
+        """Leave hardly any space on the tables' disk."""
         assert self.warehouse is not None
         used = shutil.disk_usage(self.warehouse).used // 1024**2
         _mount(self.warehouse, f"remount,size={used + _SPARE_MEGABYTES}m")
 
     def close(self) -> None:
-        """Let go of processes and disks."""
         self._end_calm()
         for folder in self._mounted:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
@@ -199,18 +193,16 @@ class Lake:
     def _deliver(self, day: date, hour: int, shard: int, *, is_large: bool = False) -> None:
         events = events_on(day, _LARGE_EVENTS // 4 if is_large else 25, prefix=f"h{hour}s{shard}")
         if is_large:
-            # Compressed they are half as long still, so that a file takes several requests to write.
+            # Even compressed, a file takes several requests to write.
             noise = random.Random(shard)
             events = [{**event, "user_properties": {"noise": noise.randbytes(6000).hex()}} for event in events]
         key = f"exports/{PROJECT}/{PROJECT}_{day}_{hour}#{shard}.json.gz"
         self.bucket.put_object(Key=key, Body=a_body(events))
 
-    # -- loads -------------------------------------------------------------------------------------------------
-
     @contextmanager
     def loading(self, first: date, last: date, point: str = "") -> Iterator[Victim]:
-        """`tidemark load` in a process of its own; it pauses at `point`, where one is named."""
-        # Of its own for each load: what Dagster counts is then what this load did.
+        """`tidemark load` in its own process; it pauses at `point`, if given."""
+        # A home for each load: Dagster's counts are then of this load.
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir()
         words = [str(Path(sys.executable).parent / "tidemark"), *words_of_load(first, last)]
@@ -218,13 +210,12 @@ class Lake:
             yield victim
 
     def load_calmly(self, first: date = FIRST, last: date = SECOND) -> Loaded:
-        """A load that meets no fault, in a process that stays: most of the time of a process goes into its start."""
+        """A load without faults in a process that stays, because starting one takes most of the time."""
         if self._calm is None:
             self._calm = CalmProcess(self.folder / "calm_home", self._variables(self.folder / "calm_home"))
         return self._calm.load(first, last)
 
     def ended(self, victim: Victim) -> Loaded:
-        """Wait for the end of a load."""
         code = victim.wait_until_it_ends()
         return Loaded(code, said_in(victim.log), tried_again(self.home))
 
@@ -238,7 +229,7 @@ class Lake:
             spark_master="local[2]",
             spark_driver_memory="1g",
             spark_config=SMALL | _IMPATIENT | self.spark,
-            # Faults strike Spark's workers, too.
+            # Faults strike Spark's workers too.
             local_bytes=0,
         )
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEMARK_", "AWS_"))}
@@ -256,7 +247,6 @@ class Lake:
         return self.server.url.replace(f":{self.server.port}/postgres", f":{port}/lake")
 
     def digests(self) -> dict[str, str]:
-        """What a reader sees, and what the ledger tells (`fault_reader.digests`)."""
         return digests(self._database_url(self.server.port), self.s3_url)
 
 
@@ -270,7 +260,7 @@ def _mount(folder: Path, options: str) -> None:
 
 @contextmanager
 def a_lake(folder: Path) -> Iterator[Lake]:
-    """A deployment that holds nothing yet."""
+    """A deployment without data."""
     with ExitStack() as stack:
         s3 = stack.enter_context(a_working_server())
         server = stack.enter_context(a_postgres())

@@ -1,4 +1,4 @@
-"""Loads of the deployment that faults meet: how one is ordered, and what it said and did."""
+"""Loads of the deployment that faults meet: their commands and results."""
 
 from __future__ import annotations
 
@@ -17,27 +17,24 @@ from pathlib import Path
 from pipeline_assets.domain.settings import PROJECT_ROOT
 
 _NO_FAILURE = re.compile(r"\d\d:\d\d:\d\d |day  |\d{4}-\d\d-\d\d  |  details: ")
-"""Lines of progress, of the table of days, and where the log is."""
+"""Lines of progress, of the table of days, and of the log's place."""
 _FIX = "  fix: "
 _TRIED_AGAIN = "SELECT count(*) FROM event_logs WHERE dagster_event_type = 'STEP_RESTARTED'"
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What `tidemark load` did."""
-
     code: int
     said: tuple[str, ...]
-    """All that it wrote but its progress and the table of days."""
+    """Its output without progress and the table of days."""
     tried_again: int
-    """How often the whole load was begun again within the run."""
+    """How often the whole load restarted within the run."""
 
 
 class CalmProcess:
     """The shell's commands in a process that stays."""
 
     def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
-        """Start it, with Dagster's home at `home`."""
         home.mkdir(exist_ok=True)
         self._log = (home / "calm.log").open("w+", encoding="utf-8")
         self._process = subprocess.Popen(
@@ -51,7 +48,7 @@ class CalmProcess:
         )
 
     def load(self, first: date, last: date) -> Loaded:
-        """A load; what it says is what it adds to its log."""
+        """A load; its output is the addition to its log."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         start = self._log.seek(0, os.SEEK_END)
@@ -66,7 +63,6 @@ class CalmProcess:
         return Loaded(answer["code"], said + said_in(answer["stderr"]), 0)
 
     def end(self) -> None:
-        """Let it go."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -78,12 +74,11 @@ class CalmProcess:
 
 
 def words_of_load(first: date, last: date) -> list[str]:
-    """For the shell."""
     return ["load", "--source", "regular", "--from", str(first), "--to", str(last)]
 
 
 def said_in(log: str) -> tuple[str, ...]:
-    """Lines of failures; what the next line says to do belongs to the sentence."""
+    """Lines of failures; the next line's remedy belongs to the sentence."""
     said: list[str] = []
     for line in log.splitlines():
         if said and line.startswith(_FIX):
@@ -94,7 +89,7 @@ def said_in(log: str) -> tuple[str, ...]:
 
 
 def tried_again(home: Path) -> int:
-    """How often the runs in this home of Dagster began their load again."""
+    """How often the runs in this Dagster home restarted their load."""
     count = 0
     for path in home.glob("history/runs/*.db"):
         with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.OperationalError):

@@ -1,4 +1,4 @@
-"""What a reader of the deployment sees, without Spark: by the catalog's pointers and by the ledger."""
+"""A reader's view of the deployment without Spark: the catalog's pointers and the ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline_assets.tables.registry import ALL_TABLES
 
 
 def digests(database_url: str, s3_url: str) -> dict[str, str]:
-    """Table and slice -> digest of its rows, as PyIceberg reads them by the catalog's pointers; and what the ledger tells."""
+    """Table and slice -> digest of its rows, by PyIceberg and the catalog's pointers; and the ledger's digests."""
     engine = sa.create_engine(database_url.replace("postgresql:", "postgresql+psycopg2:"))
     with engine.connect() as connection:
         pointers = connection.execute(

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that fails as networks and servers do: errors, throttling, delays, cut requests and answers."""
+"""A proxy before an S3 server that fails as networks and servers do."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ from tests.support.s3 import served
 
 
 class Fault(StrEnum):
-    """What becomes of a request."""
-
     SERVER_ERROR = auto()
     THROTTLED = auto()
     TOO_MANY = auto()
-    """Throttled, with the pause that the server asks for."""
+    """Throttled, with the server's requested pause."""
     ARCHIVED = auto()
-    """Refused for the object's own sake."""
+    """Refused because of the object."""
     EXPIRED = auto()
-    """Refused for the token's sake, as S3 does from the second on at which it ends."""
+    """Refused because of the token, as S3 does from its expiry on."""
     UNKNOWN_KEY = auto()
     SLOW = auto()
     LATE = auto()
-    """Answered when the client has long given up waiting (`Faults.late_seconds`)."""
+    """Answered after the client gave up (`Faults.late_seconds`)."""
     TRICKLE = auto()
-    """The answer's bytes come a few at a time."""
+    """A few bytes at a time."""
     RESET = auto()
     """Half of the answer, then the connection is cut."""
     RESET_UPLOAD = auto()
-    """Cut in the middle of what the client sends; the server gets none of it."""
+    """Cut in the middle of the upload; the server gets none of it."""
     LOST_ANSWER = auto()
-    """The server does what was asked, and the connection is cut before its answer."""
+    """The server carries the request out, and the connection is cut before its answer."""
 
 
 _SLOW_SECONDS = 1.5
@@ -53,7 +51,7 @@ _STATUS = {
     Fault.EXPIRED: (400, "ExpiredToken", "The provided token has expired."),
     Fault.UNKNOWN_KEY: (403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
 }
-"""Status, S3's code and S3's sentence: Java's client repeats the sentence, and not the code."""
+"""Status, S3's code and sentence: Java's client repeats the sentence, not the code."""
 
 
 @dataclass
@@ -61,14 +59,13 @@ class Faults:
     """Which requests fail, and how many did."""
 
     choose: Callable[[str, str, int], Fault | None] = lambda method, path, turn: None
-    """(method, path, how often this request was made before) -> what becomes of it."""
+    """(method, path, number of earlier such requests) -> fate."""
     met: Counter[Fault] = field(default_factory=Counter)
     late_seconds: float = 0.0
     _turns: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, method: str, path: str) -> Fault | None:
-        """The fate of this request."""
         with self._lock:
             turn = self._turns[f"{method} {path}"]
             self._turns[f"{method} {path}"] += 1
@@ -78,7 +75,7 @@ class Faults:
             return fault
 
     def end(self) -> int:
-        """All goes well from now on; how many requests did not."""
+        """Ends all faults; returns how many requests failed."""
         with self._lock:
             self.choose = lambda method, path, turn: None
             count = self.met.total()
@@ -94,7 +91,7 @@ def a_faulty_proxy(target: str, faults: Faults) -> Iterator[str]:
 
     class Proxy(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # Headers and body go out at once: apart, each answer would wait for the client's acknowledgement.
+        # Headers and body go out at once; apart, each answer would wait for the client's acknowledgement.
         wbufsize = -1
         disable_nagle_algorithm = True
 
@@ -117,7 +114,7 @@ def a_faulty_proxy(target: str, faults: Faults) -> Iterator[str]:
             if fault is Fault.LATE:
                 time.sleep(faults.late_seconds)
             connection = http.client.HTTPConnection(host, timeout=60)
-            # The host that was signed is the proxy's.
+            # The signed host is the proxy's.
             connection.request(self.command, self.path, sent, dict(self.headers))
             answer = connection.getresponse()
             body = answer.read()

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that cuts a connection before a statement, or between what it did and its answer."""
+"""A TCP proxy before PostgreSQL that cuts a connection before a statement, or before its answer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ _STEP_BYTES = 65536
 
 
 class Moment(StrEnum):
-    """When a connection is cut."""
-
     BEFORE_STATEMENT = auto()
     """The server never sees the statement."""
     BEFORE_ANSWER = auto()
-    """The server has done what the statement says, and the client never hears of it."""
+    """The statement is done, and the client never hears of it."""
 
 
 @dataclass
 class Cut:
-    """Which statements are cut off."""
-
     statement: bytes
     moment: Moment
     after: bytes = b""
@@ -35,8 +31,6 @@ class Cut:
 
 @dataclass
 class Wire:
-    """What is cut, now."""
-
     target: int
     """The server's port, on this machine."""
     cut: Cut | None = None
@@ -44,7 +38,7 @@ class Wire:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fate(self, sent: bytes, before: bytes) -> Moment | None:
-        """What becomes of a connection whose client sends this, after all that it sent before."""
+        """The fate of a connection by its new and its earlier bytes."""
         with self._lock:
             cut = self.cut
             if cut is None or cut.met >= cut.times or cut.statement not in sent or cut.after not in before + sent:
@@ -53,7 +47,7 @@ class Wire:
             return cut.moment
 
     def end(self) -> int:
-        """Nothing is cut from now on; how often something was."""
+        """Ends all cuts; returns how many connections were cut."""
         with self._lock:
             cut, self.cut = self.cut, None
             return cut.met if cut is not None else 0
@@ -70,7 +64,7 @@ def a_faulty_wire(target: int) -> Iterator[Wire]:
     try:
         yield wire
     finally:
-        # Whoever waits in `accept` is woken by a shutdown alone.
+        # Only a shutdown wakes a waiting `accept`.
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
@@ -105,7 +99,7 @@ def _serve(client: socket.socket, wire: Wire) -> None:
             if fate is Moment.BEFORE_ANSWER:
                 is_deaf.set()
                 server.sendall(sent)
-                # Gone once the server has answered: `_pass_answers` ends with the first that it hears.
+                # Gone once the server has answered: `_pass_answers` ends with the first.
                 answers.join()
                 break
             server.sendall(sent)

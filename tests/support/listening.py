@@ -1,4 +1,4 @@
-"""Where the processes of a session listen: to this machine alone, or to everybody."""
+"""Where a session's processes listen: this machine alone, or everybody."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTENS = "0A"
 
 
 def heard_from_elsewhere(session: int) -> set[str]:
-    """Programs of a session that listen to other machines, with address and port."""
+    """Programs of a session that other machines can reach, with address and port."""
     return {
         f"{name} at {address} port {port}"
         for name, address, port in listening(session)
@@ -24,7 +24,7 @@ def heard_from_elsewhere(session: int) -> set[str]:
 
 
 def listening(session: int) -> Iterator[tuple[str, IPv4Address | IPv6Address, int]]:
-    """Program, address and port of each socket on which a process of the session waits for others."""
+    """Program, address and port of each listening socket of the session."""
     sockets = dict(_sockets())
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):
@@ -39,14 +39,14 @@ def listening(session: int) -> Iterator[tuple[str, IPv4Address | IPv6Address, in
 
 
 def _sockets() -> Iterator[tuple[str, tuple[IPv4Address | IPv6Address, int]]]:
-    """Inode -> where it listens."""
+    """Inode -> address."""
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] != _LISTENS:
                 continue
             words, port = fields[1].split(":")
-            # Words of four bytes, each as this machine writes numbers.
+            # Words of four bytes in this machine's byte order.
             packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
             family = socket.AF_INET if table == "tcp" else socket.AF_INET6
             yield fields[9], (ip_address(socket.inet_ntop(family, packed)), int(port, 16))

@@ -1,4 +1,4 @@
-"""The faults of the outside world that a load is run against: what is spoiled, when, and what is promised of it."""
+"""Faults of the outside world: the fault, its moment, and the promised end of a load."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _AWAY_SECONDS = 3.0
 
 
 class Promise(StrEnum):
-    """How a load may end that meets a fault."""
+    """Possible ends of a load that meets a fault."""
 
     SUCCESS = "success"
     """After bounded retries."""
     SENTENCE = "one sentence"
-    """It exits 1, says one sentence, and readers see what they saw before."""
+    """Exit 1 with one sentence; readers see the state before."""
 
 
 def _nothing(_: Lake) -> None: ...
@@ -35,39 +35,35 @@ def _nothing(_: Lake) -> None: ...
 
 @dataclass(frozen=True)
 class OutsideFault:
-    """One fault."""
-
     name: str
     where: str
     promise: Promise
     spoil: Callable[[Lake], None] = _nothing
     """Before the load begins."""
     point: str = ""
-    """Failpoint at which the load is paused, once."""
+    """Failpoint at which the load pauses once."""
     at_point: Callable[[Lake], None] = _nothing
     says: str = ""
-    """Part of the sentence of a load that fails."""
+    """Part of a failed load's sentence."""
     story: Story = Story.SMALL
     lacks: Callable[[], str] = lambda: ""
-    """What this machine lacks to run it, and the cure."""
+    """Reason why this machine cannot run it, and the cure."""
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """Requests that fail."""
-
     fault: Fault
     method: str
     part: str
     """Of the path and query."""
     times: int | None = 1
-    """How often each such request fails before it goes well; None for ever."""
+    """How often each such request fails; None for ever."""
     is_once: bool = False
-    """Only the first of all such requests."""
+    """Only the first of all such requests fails."""
 
 
 def _requests(*rules: _Rule) -> Callable[[Lake], None]:
-    """Every rule has to strike for the fault to count as met."""
+    """Every rule must strike for the fault to count as met."""
 
     def spoil(lake: Lake) -> None:
         met: Counter[_Rule] = Counter()
@@ -127,7 +123,7 @@ def _kill_workers(lake: Lake) -> None:
 
 
 def _workers(home: Path) -> list[int]:
-    """Processes of the load with this home that Spark's daemon of Python workers forked."""
+    """Processes that Spark's daemon of Python workers forked for the load with this home."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -257,4 +253,4 @@ FAULTS: dict[str, OutsideFault] = {
         at_point=Lake.set_clock_back, says="lies ahead of this machine's clock",
     ),
 }  # fmt: skip
-"""Name on the command line -> fault, in the order of the table."""
+"""Command-line name -> fault, in the table's order."""

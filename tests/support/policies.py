@@ -1,4 +1,4 @@
-"""Policies of `deploy/policies/` beside what was really asked of a store: what is refused, and what is granted for nothing."""
+"""Policies of `deploy/policies/` beside the requests that were made: refused rights and unneeded ones."""
 
 from __future__ import annotations
 
@@ -31,18 +31,15 @@ _PLACES = {
 }
 """Places of the policies -> those of the tests."""
 ONLY_AT_A_FAILURE = frozenset({"s3:AbortMultipartUpload"})
-"""What is asked for where a large write breaks off alone."""
+"""Needed only where a large write breaks off."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One right that a request needs."""
-
     action: str
     resource: str
-    """ARN of the object, or of the bucket that is listed."""
+    """ARN of the object, or of the listed bucket."""
     prefix: str = ""
-    """Of a listing."""
 
     def __str__(self) -> str:
         return f"{self.action} {self.resource} {self.prefix}".rstrip()
@@ -50,8 +47,6 @@ class Asked:
 
 @dataclass(frozen=True)
 class Grant:
-    """One action of one statement."""
-
     statement: str
     action: str
     resources: tuple[str, ...]
@@ -61,14 +56,14 @@ class Grant:
         return f"{self.statement} {self.action}"
 
     def allows(self, asked: Asked) -> bool:
-        """As IAM decides: `*` and `?` stand for anything, a slash included; a condition that is there has to hold."""
+        """As IAM decides: `*` and `?` match anything, a slash included; every condition must hold."""
         is_here = any(fnmatchcase(asked.resource, pattern) for pattern in self.resources)
         is_below = self.prefixes is None or any(fnmatchcase(asked.prefix, pattern) for pattern in self.prefixes)
         return asked.action == self.action and is_here and is_below
 
 
 def policy(name: str) -> list[Grant]:
-    """The grants of a policy, for the places of the tests; fails for what this evaluator does not know."""
+    """A policy's grants for the tests' places; fails for syntax that this evaluator does not know."""
     text = (FOLDER / f"{name}.json").read_text("utf-8")
     for theirs, ours in _PLACES.items():
         text = text.replace(theirs, ours)
@@ -86,13 +81,13 @@ def policy(name: str) -> list[Grant]:
 
 
 def refused(grants: Iterable[Grant], asked: Iterable[Asked]) -> list[str]:
-    """What was asked for and no grant allows."""
+    """Requests without a grant."""
     known = list(grants)
     return sorted({str(one) for one in asked if not any(grant.allows(one) for grant in known)})
 
 
 def unneeded(grants: Iterable[Grant], asked: Iterable[Asked]) -> list[str]:
-    """What is granted and nothing asked for."""
+    """Grants without a request."""
     made = list(asked)
     return [
         str(grant)
@@ -114,24 +109,22 @@ def database_of(server: Server, name: str, *roles: str) -> dict[str, str]:
 
 
 class Requests:
-    """All requests to the S3 server of this process, from now on."""
+    """All requests to this process's S3 server from now on."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def forget(self) -> None:
-        """What was asked so far."""
         self._file.unlink(missing_ok=True)
 
     def rights(self) -> set[Asked]:
-        """The rights that they needed."""
         lines = self._file.read_text().splitlines() if self._file.exists() else []
         return {one for line in lines for one in _rights(json.loads(line))}
 
 
 @contextmanager
 def recorded_requests(folder: Path) -> Iterator[Requests]:
-    """Records what the S3 server in this process is asked."""
+    """Records the requests to this process's S3 server."""
     from moto.moto_api import recorder
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ _CHOSEN_BY_THE_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def a_free_port() -> int:
-    """A free port below those that the kernel gives to connections, or one of them could take it before the server starts."""
+    """A free port below the kernel's range for connections, one of which could take it before the server starts."""
     chosen = _CHOSEN_BY_THE_KERNEL.read_text() if _CHOSEN_BY_THE_KERNEL.exists() else "32768"
     first, anyhow = int(chosen.split()[0]), random.SystemRandom()
     while True:

@@ -17,12 +17,12 @@ import pytest
 from tests.support.ports import a_free_port
 
 PASSWORD = "t/de:m@rk %1"
-"""As awkward as one may be in a URL."""
+"""Awkward in a URL."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running cluster; fast rather than safe, but for restarts on purpose."""
+    """A running cluster; fast rather than crash-safe."""
 
     folder: Path
     tools: Path
@@ -32,7 +32,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Of the database that is always there."""
+        """Of the default database."""
         return self._url("postgres")
 
     def database(self, name: str) -> str:
@@ -41,14 +41,14 @@ class Server:
         return self._url(name)
 
     def copy_database(self, name: str, copy: str) -> None:
-        """A new database with all that another one holds; connections to that one are cut."""
+        """A new database with another one's content; cuts connections to that one."""
         words = ("-h", str(self.folder), "-p", str(self.port), "-U", self.superuser)
         cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
         self._run("psql", *words, "-d", "postgres", "-c", cut)
         self._run("createdb", *words, "-T", name, copy)
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, with all connections to it, where there is one."""
+        """Remove a database, if it exists, with all connections."""
         words = ("--force", "--if-exists", name)
         self._run("dropdb", "-h", str(self.folder), "-p", str(self.port), "-U", self.superuser, *words)
 
@@ -62,7 +62,6 @@ class Server:
         self._run("pg_ctl", "-w", "-D", f"{self.folder}/db", "-m", "fast", "stop")
 
     def start_again(self) -> None:
-        """Start it where it does not run."""
         asked = [*self.as_user, str(self.tools / "pg_ctl"), "-D", f"{self.folder}/db", "status"]
         if subprocess.run(asked, check=False, capture_output=True, cwd="/").returncode:
             self.start()
@@ -76,7 +75,7 @@ class Server:
 
 @contextmanager
 def a_postgres(superuser: str = "tidemark") -> Iterator[Server]:
-    """A cluster below /tmp, where its user may go; skips, with the cure, where PostgreSQL is not installed."""
+    """A cluster below /tmp, which its user can reach; skips with the cure where PostgreSQL is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         pytest.skip("PostgreSQL is not installed: on Debian, apt-get install postgresql")

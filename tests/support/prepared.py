@@ -1,4 +1,4 @@
-"""A pipeline's first loads done once: for each test that begins with them it is put back in its place, as it was."""
+"""A pipeline's first loads done once: each test that begins with them gets the same state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class KeptFolder:
-    """A folder as it is now. Tables hold absolute paths, and landing knows a file by inode and time: both stay what they are."""
+    """A folder as it is now. Paths and inodes stay: tables hold absolute paths, landing knows a file by inode and time."""
 
     def __init__(self, folder: Path, beside: Path) -> None:
         """Keep it in another folder of the same file system."""
@@ -27,14 +27,14 @@ class KeptFolder:
         self._folders = set(self._all_folders())
         self._files: dict[Path, tuple[Path, int, bytes]] = {}
         for path in self._paths():
-            # A link keeps the inode where the file is removed, the bytes what it held where it is written over.
+            # A link keeps the inode of a removed file, the bytes restore an overwritten one.
             link = beside / str(len(self._files))
             os.link(path, link)
             self._files[path] = (link, path.stat().st_mtime_ns, path.read_bytes())
         _copy(folder / DATABASE, beside / DATABASE)
 
     def put_back(self) -> None:
-        """Make the folder what it was."""
+        """Restore the folder."""
         for path in self._paths():
             if path not in self._files:
                 path.unlink()
@@ -65,24 +65,21 @@ class KeptFolder:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """As a transaction of the target: who has it open sees it from then on."""
+    """In a transaction of the target, so open connections see it."""
     with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
         one.backup(other)
 
 
 Again = Callable[[], AbstractContextManager[tuple[Pipeline, _T]]]
-"""Gives the prepared pipeline, and what its preparation returned, to one test after the other."""
+"""Gives each test the prepared pipeline and its preparation's result."""
 
 
 @contextmanager
 def a_prepared_pipeline(
     spark: Any, folder: Path, prepare: Callable[[Pipeline], _T], *, has_home: bool = False, **settings: Any
 ) -> Iterator[Again[_T]]:
-    """A pipeline that `prepare` has loaded, for many tests: each finds tables, ledger and landing as `prepare` left them.
-
-    `has_home`: Dagster's storage lies in the pipeline's folder, where other processes share it and where it is put back as
-    well; else it begins anew.
-    """
+    """A pipeline that `prepare` has loaded once for many tests. `has_home`: Dagster's storage lies in the pipeline's
+    folder, shared with other processes and restored too; else it begins anew."""
     place, beside = folder / "prepared", folder / "kept"
     place.mkdir()
     beside.mkdir()

@@ -1,4 +1,4 @@
-"""What a vendor may export next, from one seed: first exports, and random changes of them."""
+"""A vendor's exports by seed: first exports, and random changes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tests.support.builders import an_event
 
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(7)]
 WINDOW = 2
-"""Dedupe window, in days, that the changes are made for."""
+"""Dedupe window in days for the changes."""
 Files = dict[tuple[date, int], list[dict[str, Any]]]
 """(arrival day, hour) -> lines."""
 
 
 @dataclass
 class Vendor:
-    """What a vendor may export next, from one seed; every line's times differ, so that content decides nothing."""
+    """Random exports by seed; every line's times differ, so that content decides nothing."""
 
     rng: random.Random
     lines: int = 0
 
     def line(self, day: date, event: str, sent: date) -> dict[str, Any]:
-        """A row of an event, sent on a day; later lines carry later times."""
+        """A row of an event sent on a day; later lines carry later times."""
         self.lines += 1
         seconds = f"{10 + self.lines // 3600:02d}:{self.lines // 60 % 60:02d}:{self.lines % 60:02d}.000000"
         return an_event(
@@ -39,7 +39,6 @@ class Vendor:
         )
 
     def near(self, day: date, by: int) -> date:
-        """A known day close to this one."""
         return self.rng.choice([other for other in DAYS if abs((other - day).days) <= by])
 
 
@@ -58,7 +57,7 @@ KINDS = ("corrections", "late", "corrections", "withdrawn lines", "changed lines
 
 
 def change(vendor: Vendor, files: Files, kind: str) -> tuple[date, int]:
-    """Change or add one file; returns its name."""
+    """Change or add one file; return its name."""
     rng = vendor.rng
     if kind in ("late", "corrections", "lost corrections"):
         arrival = rng.choice(DAYS)

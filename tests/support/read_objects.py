@@ -1,4 +1,4 @@
-"""What a task is given of landing, and what it reads there, without Spark."""
+"""A task's objects of landing and its records, without Spark."""
 
 from __future__ import annotations
 
@@ -26,22 +26,19 @@ def a_share(
     part: int = 0,
     parts: int = 1,
 ) -> Share:
-    """One object, or a part of it."""
     return Share(Delivery(BatchKey(source, project, day), 1, 1, key, f"etag of {key}", size), part, parts)
 
 
 @dataclass
 class Read:
-    """All that a task yields while it reads."""
-
     rows: list[dict[str, Any]] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
     summaries: list[dict[str, Any]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    """Rows of each batch of rows."""
+    """Rows of each batch."""
 
     def as_text(self) -> list[str]:
-        """Each record, whatever the order."""
+        """Each record, in any order."""
         return sorted(
             f"{kind} {one}"
             for kind, records in (("row", self.rows), ("refused", self.refused), ("object", self.summaries))
@@ -50,7 +47,6 @@ class Read:
 
 
 def read(work: ObjectWork, shares: Iterable[Share]) -> Read:
-    """Read these objects one after the other."""
     told = Read()
     for found in work.read(shares):
         if found.rows is not None:

@@ -1,4 +1,4 @@
-"""A process that reads in a loop, beside whoever publishes: how many cuts it took, and what did not fit together in them."""
+"""A process that takes cuts in a loop beside a publisher, and counts contradictions."""
 
 from __future__ import annotations
 
@@ -22,29 +22,23 @@ _KEPT = 12
 
 @dataclass
 class Seen:
-    """What one reader saw."""
-
     cuts: int = 0
     changed: int = 0
-    """Cuts in which a table's main or the ledger's rows were not as in the cut before: a reader that meets no publish proves
-    nothing."""
+    """Cuts that differ from the one before; without any, the reader met no publish."""
     aggregates: int = 0
-    """Cuts in which refined and its aggregates disagreed, equal ones in a row counted once."""
+    """Cuts in which refined and its aggregates disagreed; equal consecutive ones count once."""
     ledger: int = 0
     """Cuts in which the ledger and a table disagreed, likewise."""
     moments: int = 0
     """How often refined and its aggregates began to disagree."""
     seconds_apart: float = 0.0
-    """For how long they did, together."""
+    """Total duration of these disagreements."""
     findings: list[str] = field(default_factory=list)
     """The first ones, in words."""
 
 
 class Reader:
-    """Takes one cut after the other."""
-
     def __init__(self, cuts: Cuts) -> None:
-        """Of one lake."""
         self._cuts = cuts
         self._last: Cut | None = None
         self._state: object = None
@@ -52,7 +46,7 @@ class Reader:
         self.seen = Seen()
 
     def look(self) -> bool:
-        """Take a cut and read what is new in it; False where nothing is."""
+        """Take a cut and read its news; False where there is none."""
         seen, taken = self.seen, time.monotonic()
         cut = self._cuts.take()
         seen.cuts += 1
@@ -78,14 +72,12 @@ class Reader:
 
 
 class Beside:
-    """A reader's process."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        """That has taken its first cut."""
+        """Start it; it has taken its first cut."""
         self._process = process
 
     def ask(self) -> Seen:
-        """Have it take one more cut now; what it saw until then."""
+        """Request one more cut; return the account until then."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -97,7 +89,7 @@ class Beside:
 
 @contextmanager
 def a_reader(settings: Mapping[str, Any]) -> Iterator[Beside]:
-    """A process that reads the lake of these settings in a loop, from before the block until after it."""
+    """A process that reads these settings' lake in a loop during the block."""
     place = {name: settings.get(name) for name in ("catalog_url", "ledger_url", "catalog_name")}
     environment = {**os.environ, "PYICEBERG_MAX_WORKERS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.support.reader", json.dumps(place)]
@@ -114,7 +106,7 @@ def a_reader(settings: Mapping[str, Any]) -> Iterator[Beside]:
 
 
 def main() -> None:
-    """Read until standard input ends; each line of it asks for a cut that is taken after it, and for the account."""
+    """Read until standard input ends; each line requests one more cut and the account."""
     with cuts_of(**json.loads(sys.argv[1])) as cuts:
         reader = Reader(cuts)
         while True:

@@ -1,4 +1,4 @@
-"""A ledger of some history, written through the ledger's own code: good days, and one of each kind that is not."""
+"""A ledger with history, written through its own code: good days, and one of each other kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.ledgers import record_run
 
 ROWS = 4_000
 LATE_BY_DAYS = {0: 0.955, 1: 0.03, 2: 0.009, 3: 0.0035, 5: 0.0015, 9: 0.0007, 16: 0.0003}
-"""Days from an event to its arrival -> share of rows: 99 % within two days, 99.9 % within nine."""
+"""Days from event to arrival -> share of rows: 99 % within two days, 99.9 % within nine."""
 UNREADABLE = "unreadable objects: 1, first 10002/10002_x_11#1.json.gz: truncated_gzip"
 UNREADABLE_HINT = "Have the vendor export that hour again"
 SHRINKS = (
@@ -54,7 +54,7 @@ class Incidents:
     """Days that are not good, counted back from the last one."""
 
     unreadable: tuple[int, ...] = (3,)
-    """The second project's batch is refused, what reads it waits."""
+    """The second project's batch is refused, and its readers wait."""
     shrinks: tuple[int, ...] = (12,)
     """refined.events of the first project is refused."""
     gone: tuple[int, ...] = (21, 20)
@@ -86,7 +86,7 @@ def record_history(
     objects: int = 3,
     incidents: Incidents | None = None,
 ) -> None:
-    """So many days up to `last`, one load a day, always the same; `objects` a day and project."""
+    """Record so many days up to `last`, one load a day, deterministic; `objects` a day and project."""
     history = _History(ledger, projects, last, objects, random.Random(7), incidents or Incidents())
     changes = Changes()
     for shift in reversed(range(days)):
@@ -255,7 +255,7 @@ def _record_recovery(history: _History, day: date) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Write the ledger where it is missing, then say how long its page takes."""
+    """Write the ledger if missing, then print how long its page takes."""
     from pipeline_assets.inspection.health import read_health
     from pipeline_assets.orchestration.health_page import write_page
 
@@ -282,7 +282,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _many(days: int) -> Incidents:
-    """Incidents all over the years."""
+    """Incidents over all years."""
     return Incidents(
         unreadable=tuple(range(3, days, 60)), shrinks=tuple(range(12, days, 90)), gone=(21, 20, *range(200, days, 150)),
         held=(36, 35, 34, *range(300, min(310, days))), revised=tuple(range(49, days, 25)),

@@ -1,4 +1,4 @@
-"""What the tables must hold, by brute force over all raw rows."""
+"""The tables' expected content, by brute force over all raw rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def winners(rows: Iterable[RawRow], settings: Settings) -> dict[Slice, Counter[A
 
 
 def measured_digests(lakehouse: Lakehouse, tables: Iterable[Table] = ASSET_TABLES) -> dict[str, dict[Slice, str]]:
-    """Table -> slice -> digest, read from the rows; the tables that the ledger tells digests of."""
+    """Table -> slice -> digest, read from the rows; for the tables with digests in the ledger."""
     found = {}
     for table in tables:
         frame = lakehouse.spark.table(lakehouse.identifier(table))
@@ -76,7 +76,7 @@ def measured_digests(lakehouse: Lakehouse, tables: Iterable[Table] = ASSET_TABLE
 
 
 def require_known(p: Any) -> None:
-    """What the ledger says is what the tables hold: content of every slice; and the files, where it calls a head known."""
+    """The ledger's records equal the tables' content, and the files where it trusts a head."""
     tables = [table for table in p.tables if table in ASSET_TABLES]
     measured = measured_digests(p.lakehouse, tables)
     for table in tables:

@@ -1,4 +1,4 @@
-"""A REST catalog for tests: the protocol's requests, answered by PyIceberg's own models over a catalog in a file."""
+"""A REST catalog for tests: PyIceberg's models of the protocol over a catalog in a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRANSACTIONS = "/v1/transactions/commit"
 
 
 class NoAnswerError(Exception):
-    """The connection ends without a word."""
+    """The connection ends without an answer."""
 
 
 def _as_asked(_: str, respond: Callable[[], Answered]) -> Answered:
@@ -48,14 +48,12 @@ def _as_asked(_: str, respond: Callable[[], Answered]) -> Answered:
 def a_rest_catalog(
     folder: Path, answer: Callable[[str, Callable[[], Answered]], Answered] = _as_asked
 ) -> Iterator[tuple[str, list[str]]]:
-    """Its address, and every request as `METHOD /path`, in order.
-
-    `answer`: is handed each request, and what carries it out; it may raise NoAnswerError.
-    """
+    """Its address, and every request as `METHOD /path`, in order. `answer` gets each request and its execution; it may
+    raise NoAnswerError."""
     folder.mkdir(parents=True, exist_ok=True)
     catalog = SqlCatalog("rest", uri=f"sqlite:///{folder}/rest.db", warehouse=f"file://{folder}/warehouse")
     asked: list[str] = []
-    # One after the other: what is atomic of a table here is the file's own.
+    # One after the other: only the file's own operations are atomic here.
     lock = threading.Lock()
 
     class Answer(BaseHTTPRequestHandler):
@@ -105,7 +103,7 @@ def a_rest_catalog(
 
 
 def _error(error: Exception, status: int) -> dict[str, Any]:
-    # Clients know the names of Java's exceptions.
+    # Clients know Java's exception names.
     name = type(error).__name__.removesuffix("Error").removesuffix("Exception") + "Exception"
     return {"error": {"message": str(error), "type": name, "code": status}}
 
@@ -177,7 +175,7 @@ def _commit(catalog: SqlCatalog, _: dict[str, list[str]], body: bytes, name: Nam
 
 
 def _commit_all(catalog: SqlCatalog, _: dict[str, list[str]], body: bytes) -> Answered:
-    """Every table's metadata is written first, then one transaction names all of it."""
+    """Writes every table's metadata first, then names all of it in one transaction."""
     swaps = []
     for asked in json.loads(body)["table-changes"]:
         request = CommitTableRequest.model_validate_json(json.dumps(asked))
@@ -216,8 +214,7 @@ def _there(answer: Callable[..., Answered]) -> Callable[..., Answered]:
 
 
 def endpoints(without: Sequence[str] = ()) -> list[str]:
-    """What the server says that it serves."""
-    # The protocol names them so.
+    """Endpoints that the server lists."""
     names = {
         "/v1/namespaces/([^/]+)/tables/([^/]+)": "/v1/{prefix}/namespaces/{namespace}/tables/{table}",
         "/v1/namespaces/([^/]+)/tables": "/v1/{prefix}/namespaces/{namespace}/tables",

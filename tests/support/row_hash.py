@@ -1,4 +1,4 @@
-"""The hash of a row in plain Python: the reference for what Arrow, Spark and the native library compute."""
+"""The hash of a row in plain Python: the reference for Arrow, Spark and the native library."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def row_hash(row: Mapping[str, Any], types: Mapping[str, str]) -> tuple[int, int]:
-    """The first 16 bytes of the hash, as two signed longs; `types`: column -> Spark type, in hashing order."""
+    """First 16 bytes of the hash as two signed longs; `types`: column -> Spark type, in hashing order."""
     first, second = struct.unpack(">qq", hashlib.sha256(encoding(row, types)).digest()[:16])
     return first, second
 
 
 def event_hash(row: Mapping[str, Any], types: Mapping[str, str], transport: Collection[str]) -> tuple[int, int, int]:
-    """Both halves of an event's hash, and the first half of its meaning's; `types`: column -> Spark type, in hashing order.
-
-    The meaning is the columns not among `transport`. The event's hash covers the hash of the meaning and the columns of
-    transport, so that the long texts are hashed once.
-    """
+    """Both halves of an event's hash, and the first half of its meaning's; `types`: column -> Spark type, in hashing
+    order. The meaning is the columns not in `transport`; the event's hash covers the meaning's hash and `transport`, so
+    long texts are hashed once."""
     meaning = row_hash(row, {name: kind for name, kind in types.items() if name not in transport})
     covered = MEANING | {name: kind for name, kind in types.items() if name in transport}
     first, second = row_hash({**row, **dict(zip(MEANING, meaning, strict=True))}, covered)
@@ -33,7 +31,7 @@ def event_hash(row: Mapping[str, Any], types: Mapping[str, str], transport: Coll
 
 
 def encoding(row: Mapping[str, Any], types: Mapping[str, str]) -> bytes:
-    """As the hash's encoding is described in domain/slices.py."""
+    """The encoding of domain/slices.py."""
     numbers: list[str] = []
     texts: list[bytes] = []
     for name, kind in types.items():
@@ -65,5 +63,5 @@ def _number(value: Any, kind: str) -> int:
 
 
 def _bits(value: float) -> int:
-    """The bits of a double, as a signed number: they keep -0.0 apart from the equal 0.0."""
+    """A double's bits as a signed number: they keep -0.0 apart from the equal 0.0."""
     return NAN_BITS if value != value else int.from_bytes(struct.pack(">d", value), signed=True)

@@ -1,4 +1,4 @@
-"""S3-compatible servers for tests: one that works, and one that answers what a test wants."""
+"""S3-compatible servers for tests: a working one, and one with chosen answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUCKET = "tidemark-test"
 
 @contextmanager
 def a_working_server() -> Iterator[str]:
-    """URL of an S3 server in memory (moto), with nothing in it: what it holds outlives a server in the same process."""
+    """URL of an empty S3 server in memory (moto); its content outlives a server in the same process."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -30,7 +30,7 @@ def a_working_server() -> Iterator[str]:
 
 @contextmanager
 def a_server_that_answers(answer: Callable[[str], tuple[int, str]]) -> Iterator[str]:
-    """URL of a server that answers each path and query with this status and body."""
+    """URL of a server with this status and body for each path and query."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -57,14 +57,14 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients die and hang up, in tests on purpose."""
+        """Tests kill clients on purpose."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
-    """URL of an HTTP server on this machine, at a free port where none is named."""
+    """URL of an HTTP server on this machine; a free port by default."""
     server = _Server(("127.0.0.1", port), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

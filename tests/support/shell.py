@@ -1,4 +1,4 @@
-"""`tidemark` as a person calls it: in a process of its own, in this one, or in one that knows modules of a user's own."""
+"""`tidemark` in its own process, in this one, or in one that knows a user's modules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Shell:
-    """Runs the command with scratch settings, each time in a process of its own."""
+    """Runs the command with scratch settings, each time in its own process."""
 
     def __init__(self, folder: Path, spark_config: Mapping[str, str] = SMALL) -> None:
         self.landing = folder / "landing"
@@ -40,7 +40,7 @@ class Shell:
             "TIDEMARK_LANDING_URL": str(self.landing),
             "TIDEMARK_WAREHOUSE_URL": f"file://{folder}/warehouse",
             "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
-            # A session remembers a catalog by its name, also when its settings change.
+            # A session remembers a catalog by its name, even with other settings.
             "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
             "TIDEMARK_PROJECTS": PROJECT,
             "TIDEMARK_CALENDAR_START": "2026-01-01",
@@ -63,7 +63,7 @@ class Shell:
 
 
 class InThisProcess(Shell):
-    """The same commands, where a process and a JVM for each would show nothing more; with the session that is there."""
+    """The same commands in this process and session, where a process and a JVM for each would show nothing more."""
 
     def __call__(self, *words: str, **environment: str) -> Done:
         done = CliRunner().invoke(app, words, env={**self.environment, **environment})
@@ -73,7 +73,7 @@ class InThisProcess(Shell):
 
 
 class OfPipeline(InThisProcess):
-    """Commands on a pipeline's own tables, with its settings as they are at each call."""
+    """Commands on a pipeline's tables, with its settings at each call."""
 
     def __init__(self, p: Any, home: Path | None = None, **environment: str) -> None:
         self.p, self.landing, self._own = p, p.landing, environment
@@ -87,7 +87,7 @@ class OfPipeline(InThisProcess):
 
 
 class InOneProcess(Shell):
-    """All commands in one process beside this one, on its JVM, which knows tables that this one does not."""
+    """All commands in one process beside this one, on its JVM, with further tables."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -95,7 +95,7 @@ class InOneProcess(Shell):
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Start it, with the environment as it is now; it does not outlive its use."""
+        """Start it with the present environment; it ends with its use."""
         with (
             self._log.open("w") as log,
             subprocess.Popen(
@@ -108,7 +108,7 @@ class InOneProcess(Shell):
 
     @property
     def said(self) -> str:
-        """What commands told on the way, which goes to the terminal itself."""
+        """The commands' progress, which goes to the terminal itself."""
         return self._log.read_text("utf-8")
 
     def __call__(self, *words: str, **environment: str) -> Done:

@@ -9,10 +9,9 @@ from resources.spark.session import engine_config, remember_names
 
 
 def small_config(jvm_options: str) -> dict[str, str]:
-    """Spark's configuration, with options of the JVM."""
     return {
         "spark.sql.shuffle.partitions": "2",
-        # A third of the time of such small queries goes into planning them anew and into compiling them.
+        # A third of such small queries' time is planning and compiling.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -21,14 +20,14 @@ def small_config(jvm_options: str) -> dict[str, str]:
 
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""The second compiler took 40 % of the JVM's time in sessions of many stories, and made none of them faster; it pays where
-one process loads alike hundreds of times. Without it the JVM reserves only 48 MB for code."""
+"""The second compiler took 40 % of the JVM's time without a faster story; it pays over hundreds of equal loads. Without
+it the JVM reserves 48 MB for code."""
 SMALL = small_config(FIRST_COMPILER)
 BOTH_COMPILERS = small_config("")
 
 
 def small_session(master: str, memory: str, **config: str) -> SparkSession:
-    """A session with the lakehouse's jars, for as many loads as there are."""
+    """A session with the lakehouse's jars, for any number of loads."""
     settings = Settings(spark_master=master, spark_driver_memory=memory, spark_config=SMALL | config)
     builder = SparkSession.builder
     for key, value in engine_config(settings).items():

@@ -1,4 +1,4 @@
-"""A Spark cluster on this machine: a standalone master and workers, each a process of its own."""
+"""A standalone Spark master and workers on this machine, each its own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Daemon:
     log: Path
 
     def says(self, wanted: str) -> str:
-        """What it writes to its log, once it has."""
+        """Wait for this in its log."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < until:
             if found := re.search(wanted, self.log.read_text(encoding="utf-8", errors="replace")):
@@ -39,21 +39,19 @@ class _Daemon:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster."""
-
     url: str
     folder: Path
-    """Of its logs; below `work`, one for each worker, what executors were sent and wrote."""
+    """Logs; below `work`, for each worker, its executors' files and output."""
     workers: list[_Daemon] = field(default_factory=list)
     pages: list[str] = field(default_factory=list)
-    """Of the master and of the workers, for people and for programs."""
+    """Pages of the master and workers, as HTML and JSON."""
 
     def executors(self) -> dict[int, _Daemon]:
-        """Process id of each executor's JVM -> the worker that it belongs to."""
+        """Process id of each executor's JVM -> its worker."""
         found = {}
         for worker in self.workers:
             with suppress(OSError):
-                # Whichever thread of the worker started it.
+                # Any thread of the worker may have started it.
                 for children in Path(f"/proc/{worker.process.pid}/task").glob("*/children"):
                     for pid in map(int, children.read_text().split()):
                         if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -61,14 +59,14 @@ class Cluster:
         return found
 
     def lose(self, *, is_machine: bool) -> None:
-        """SIGKILL to the JVM of the only executor; as when a machine is gone, to the worker that has it as well."""
+        """SIGKILL to the only executor's JVM; as when a machine is gone, to its worker too."""
         ((pid, worker),) = self.executors().items()
         if is_machine:
             worker.process.kill()
         os.kill(pid, signal.SIGKILL)
 
     def keep_pages(self, folder: Path, *others: str) -> int:
-        """Write what its pages, and others, show into files of a folder; how many there were."""
+        """Write its pages and others into files of a folder; return their number."""
         count = 0
         for url in (*self.pages, *others):
             with suppress(ConnectionRefusedError):
@@ -79,10 +77,8 @@ class Cluster:
 
 @contextmanager
 def a_cluster(folder: Path, *cores: int, memory: str = "1g", **variables: str) -> Iterator[Cluster]:
-    """A master, and a worker for each number of cores, which start Python wherever the driver says.
-
-    `memory`: of each worker, for its executors. `variables`: of their environment, which executors inherit.
-    """
+    """A master, and a worker for each number of cores, with Python where the driver says. `memory`: for each worker's
+    executors. `variables`: environment that executors inherit."""
     with ExitStack() as stack:
 
         def daemon(name: str, number: int, *words: str) -> _Daemon:
@@ -104,10 +100,10 @@ def a_cluster(folder: Path, *cores: int, memory: str = "1g", **variables: str) -
 
 
 def a_python(folder: Path, **versions: str) -> Path:
-    """An interpreter with the packages of this one, but without Tidemark; it takes these of them for other versions."""
+    """An interpreter with this one's packages but without Tidemark; it reports these packages as other versions."""
     venv.create(folder, symlinks=True)
     (own,) = folder.glob("lib/python*/site-packages")
-    # Names of folders in such a file are added; files of their own, of which one would lead to Tidemark, are not read.
+    # Such a file's folders are added, but not their own .pth files, one of which would lead to Tidemark.
     (own / "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     for name, number in versions.items():
         (own / f"{name}-{number}.dist-info").mkdir()
@@ -120,7 +116,7 @@ def _daemon(name: str, main: str, words: tuple[str, ...], folder: Path, variable
     folder.mkdir(exist_ok=True)
     log = folder / f"{name}.log"
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    # Spark's launcher ends with `exec`, so the process that is stopped is the JVM.
+    # Spark's launcher ends with `exec`, so the stopped process is the JVM.
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(spark_class), f"org.apache.spark.deploy.{main}", *words],
@@ -136,7 +132,7 @@ def _daemon(name: str, main: str, words: tuple[str, ...], folder: Path, variable
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of the session that this process may have: its JVM's options are the driver's, its folders of code too."""
+    """Without this process's session: its JVM options and code folders are the driver's."""
     ours = ("SPARK_", "PYSPARK_", "TIDEMARK_", "AWS_", "PYTHONPATH")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**inherited, "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}

@@ -1,4 +1,4 @@
-"""Commands on a test's pipeline in a process of their own, that are paused and killed where the test wants it."""
+"""Commands on a test's pipeline in their own process, paused and killed at chosen points."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.support.attached import attach, gateway_variables
 from tests.support.small_spark import SMALL
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-"""They are copies of one that has imported what they need and done nothing."""
+"""Copies of a process that has imported everything and done nothing."""
 _PROCESSES.set_forkserver_preload([__name__])
 
 
 def home_below(folder: Path) -> Path:
-    """Dagster's home of the processes that work on the pipeline in this folder."""
+    """Dagster's home for processes on this folder's pipeline."""
     return folder / "dagster_home"
 
 
@@ -44,10 +44,8 @@ def a_victim(
     has_engine: bool = False,
     **settings: Any,
 ) -> Iterator[Victim]:
-    """`tidemark load` on a pipeline's own tables, with a `home_below` its folder; it will pause at `point`.
-
-    `has_engine`: it starts a JVM of its own, which dies with it; else it works on the one of this process.
-    """
+    """`tidemark load` on a pipeline's tables, with a `home_below` its folder; it will pause at `point`. `has_engine`:
+    it starts a JVM of its own, which dies with it; else it uses this process's."""
     words = ("load", "--source", source.value, "--from", str(first), "--to", str(last))
     with a_command(pipeline, words, point, has_engine=has_engine, **settings) as victim:
         yield victim
@@ -57,7 +55,7 @@ def a_victim(
 def a_command(
     pipeline: Any, words: Sequence[str], point: str, *, has_engine: bool = False, **settings: Any
 ) -> Iterator[Victim]:
-    """Any command of `tidemark`, as `a_victim`."""
+    """Any `tidemark` command, like `a_victim`."""
     folder = pipeline.landing.parent
     home_below(folder).mkdir(exist_ok=True)
     small = {"spark_master": "local[2]", "spark_driver_memory": "1g", "spark_config": SMALL}
@@ -77,7 +75,7 @@ def a_command(
 
 
 class _Attached(Victim):
-    """A process that runs a command on the JVM of this one."""
+    """A process that runs a command on this one's JVM."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> None:
         self._signal_file, self._log = folder / "paused", folder / "victim.log"
@@ -87,7 +85,7 @@ class _Attached(Victim):
 
 
 class _Started:
-    """What `subprocess.Popen` tells of a process, of one that multiprocessing starts."""
+    """`subprocess.Popen`'s interface for a process of multiprocessing."""
 
     def __init__(self, process: Any) -> None:
         process.start()
@@ -104,7 +102,6 @@ class _Started:
 
 
 def _be(words: Sequence[str], environment: Mapping[str, str], point: str, signal_file: str, log: str) -> None:
-    """In the process: carry out the command."""
     os.setsid()
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for standard in (1, 2):

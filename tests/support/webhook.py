@@ -1,4 +1,4 @@
-"""A webhook on this machine: it takes what is signed, and fails as servers do where a test wants it."""
+"""A webhook on this machine: it accepts signed notices, and fails on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HANG = 0
 
 @dataclass
 class Webhook:
-    """What a receiver got, and how it answers next; with none of those left it takes everything."""
+    """Received notices and the next answers; without any it accepts everything."""
 
     url: str = ""
     taken: list[dict[str, Any]] = field(default_factory=list)
@@ -32,17 +32,17 @@ class Webhook:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def answer_next(self, status: int, times: int = 1, **headers: str) -> None:
-        """So the next requests are answered; names of headers with `_` for `-`."""
+        """Answer the next requests like this; header names have `_` for `-`."""
         self.answers.extend([(status, {name.replace("_", "-"): value for name, value in headers.items()})] * times)
 
     @property
     def notices(self) -> list[dict[str, Any]]:
-        """All notices that were taken, in order."""
+        """All accepted notices, in order."""
         return [notice for body in self.taken for notice in body["notices"]]
 
 
 def is_signed(header: str | None, body: bytes, secret: str) -> bool:
-    """As the documentation tells receivers to check it, but for the age."""
+    """The documented check for receivers, without the age."""
     parts = dict(part.split("=", 1) for part in (header or "").split(",") if "=" in part)
     signed = parts.get("t", "").encode() + b"." + body
     expected = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
@@ -51,7 +51,6 @@ def is_signed(header: str | None, body: bytes, secret: str) -> bool:
 
 @contextmanager
 def a_webhook(port: int = 0) -> Iterator[Webhook]:
-    """A webhook that verifies signatures."""
     webhook = Webhook()
 
     class Handler(BaseHTTPRequestHandler):

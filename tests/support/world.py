@@ -1,4 +1,4 @@
-"""Many stories on one lake: each has a project of its own, and loads that they ask for at once are one load."""
+"""Many stories on one lake: each has its own project, and simultaneous loads are one load."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.builders import PROJECT, LandingFolder, Loaded, Pipeline
 
 FIRST_PROJECT = int(PROJECT)
 SOON = datetime(2026, 2, 20, tzinfo=UTC)
-"""Past the deadlines of the days that stories use, and inside the redelivery horizon: what is withdrawn leaves raw."""
+"""Past the deadlines of the stories' days, and inside the redelivery horizon, so withdrawn rows leave raw."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a story asks for: it yields this, and is sent what became of its project."""
+    """A story yields this, and is sent its project's result."""
 
     first: date
     last: date
@@ -33,7 +33,7 @@ class Load:
 
     @property
     def shared(self) -> tuple[Any, ...]:
-        """What loads have in common that are one."""
+        """Equal values allow one common load."""
         return self.first, self.last, self.source, self.tables, self.now, repr(self.settings)
 
 
@@ -41,7 +41,7 @@ Steps = Generator[Load, Loaded, None]
 
 
 class Story(LandingFolder):
-    """One project of a world: its landing, what it asks to load, and what tables and ledger hold of it."""
+    """One project of a world: its landing, its loads, its tables and ledger."""
 
     def __init__(self, world: Pipeline, project: str, tables: Tables) -> None:
         self._world, self.project, self._tables = world, project, tables
@@ -49,10 +49,7 @@ class Story(LandingFolder):
         self.now = world.now
         self._settings: dict[str, Any] = {}
 
-    # -- landing and loads -------------------------------------------------------------------------------------
-
     def deliver(self, day: date, events: Iterable[Mapping[str, Any] | bytes], **place: Any) -> str:
-        """Put one object of this project into landing; returns its key."""
         own = [
             one if isinstance(one, bytes) or one["app"] != FIRST_PROJECT else {**one, "app": int(self.project)}
             for one in events
@@ -60,11 +57,9 @@ class Story(LandingFolder):
         return super().deliver(day, own, **{"project": self.project, **place})
 
     def mark(self, day: date, *, hours: Iterable[int] = range(24), project: str | None = None) -> None:
-        """Put the markers of a day."""
         super().mark(day, hours=hours, project=project or self.project)
 
     def change(self, **settings: Any) -> None:
-        """Settings of the loads that follow."""
         self._settings |= settings
 
     def load(
@@ -76,47 +71,38 @@ class Story(LandingFolder):
         tables: Iterable[str] = (),
         **decided: Any,
     ) -> Load:
-        """A load of this project; `decided` as `Pipeline.load` takes it."""
+        """A load of this project; `decided` as in `Pipeline.load`."""
         return Load(
             first, last or first, source, tuple(tables), self.now, tuple(sorted(self._settings.items())), decided
         )
 
     @property
     def runtime(self) -> Runtime:
-        """What steps work with, of this project alone."""
+        """The steps' runtime, of this project alone."""
         world = self._world.runtime
         return replace(
             world, settings=world.settings.model_copy(update={**self._settings, "projects": (self.project,)})
         )
 
-    # -- what there is -----------------------------------------------------------------------------------------
-
     def rows(self, key: str) -> list[dict[str, Any]]:
-        """Rows of a table."""
         return self._tables.rows(key)[self.project]
 
     def count(self, key: str, day: date | None = None) -> int:
-        """Rows of a table, of one event day where given."""
         return sum(day is None or row["event_date"] == day for row in self.rows(key))
 
     def files(self, key: str, day: date) -> frozenset[str]:
-        """Live data files of a slice."""
         return self._world.files(key, day, self.project)
 
     def record(self, key: str, day: date) -> SliceRecord:
-        """The record of a slice."""
         return self.ledger.slices(key, [self.project], [day])[Slice(day, self.project)]
 
     def verdict(self, key: str, day: date) -> str:
-        """The recorded verdict of a slice."""
         return self.record(key, day).verdict.value
 
     def batch(self, day: date, source: Source = Source.REGULAR) -> BatchRecord:
-        """The record of a day's batch."""
         return self.ledger.batches([self.project], day, day)[BatchKey(source, self.project, day)]
 
     def delivery(self, key: str, day: date, source: Source = Source.REGULAR) -> DeliveryRecord:
-        """The record of an accepted object."""
         return self.ledger.deliveries(source, [self.project], day, day)[key]
 
     def digests(self) -> dict[str, dict[date, str]]:
@@ -137,7 +123,7 @@ class Story(LandingFolder):
 
 
 class Tables:
-    """Rows of a world's tables, read once between two loads."""
+    """A world's tables, read once between two loads."""
 
     def __init__(self, world: Pipeline) -> None:
         self._world = world
@@ -152,7 +138,6 @@ class Tables:
         return self._read[key]
 
     def forget(self) -> None:
-        """They may be others now."""
         self._read.clear()
 
 
@@ -163,7 +148,7 @@ def tell(
     now: datetime = SOON,
     **settings: Any,
 ) -> None:
-    """Tell all stories to their end, and report each under its own name."""
+    """Run all stories to their end, and report each under its own name."""
     named = stories if isinstance(stories, Mapping) else {str(one.__name__): one for one in stories}
     projects = tuple(str(FIRST_PROJECT + number) for number in range(len(named)))
     world = pipeline(projects=projects, **settings)
@@ -194,7 +179,7 @@ def tell(
 
 
 def _carried_out(world: Pipeline, asked: Sequence[tuple[Story, Load]]) -> dict[str, Loaded]:
-    """Project -> what became of it; loads that differ in nothing but their projects are one."""
+    """Project -> result; loads that differ in projects alone are one."""
     groups: defaultdict[tuple[Any, ...], list[tuple[Story, Load]]] = defaultdict(list)
     for story, load in asked:
         groups[load.shared].append((story, load))

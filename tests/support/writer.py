@@ -1,4 +1,4 @@
-"""A process that loads on command, pausing at random between the steps of the load path."""
+"""A process that loads on command, with random pauses between the load path's steps."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from tests.support.reference import by_slice, raw_rows, refined_rows, winners
 from tests.support.small_spark import BOTH_COMPILERS, SMALL, small_session
 
 NOW = datetime(2026, 2, 20, tzinfo=UTC)
-"""Inside the redelivery horizon, so that what is withdrawn leaves raw."""
+"""Inside the redelivery horizon, so that withdrawn rows leave raw."""
 EVENT_COUNTS = "aggregates/event_counts"
 MANY_LOADS = "--many-loads"
-"""The process will load so often that the JVM's second compiler pays for itself."""
+"""Enough loads that the JVM's second compiler pays."""
 TABLES = ("raw/regular_events", "raw/backfill_events", "refined/events", EVENT_COUNTS)
 _PAUSED_AT = (
     Failpoint.DURING_LISTING,
@@ -57,17 +57,15 @@ _PAUSED_AT = (
     *sorted(OF_TABLE_BY_TABLE),
 )
 _CONFLICT = ("it is built again", "building it again", "reading it again")
-"""What a load logs where another writer won."""
+"""Log texts of a load that another writer overtook."""
 
 
 @dataclass
 class Writer:
-    """One process's hands."""
-
     spark: SparkSession
 
     def __call__(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Do what is ordered; what was met on the way, or the error."""
+        """Carry out an order; return its conflicts, or the error."""
         settings = Settings(**order["settings"])
         configure_catalog(self.spark, settings)
         said: list[str] = []
@@ -83,7 +81,7 @@ class Writer:
         return found | {"conflicts": conflicts}
 
     def load(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
-        """A load of days; `source` none of both for a load of what raw holds."""
+        """A load of days; without `source`, of raw's rows."""
         rng = random.Random(order["seed"])
         failpoints.watch(lambda point, _: time.sleep(rng.random() * order["pause"]) if point in _PAUSED_AT else None)
         first, last = date.fromisoformat(order["first"]), date.fromisoformat(order["last"])
@@ -113,7 +111,7 @@ class Writer:
         return {"left_alone": False}
 
     def roll_back(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
-        """Iceberg's own procedure, behind Tidemark's back: main as it was a commit ago."""
+        """Iceberg's own procedure, behind Tidemark's back: main one commit back."""
         time.sleep(order["wait"])
         table = table_by_key(order["table"])
         newest = next(iter(runtime.lakehouse.commits(table, None)), None)
@@ -124,7 +122,7 @@ class Writer:
         return {}
 
     def undo(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
-        """An operator's rollback of a day of refined and all aggregates, to what it was a publication ago."""
+        """An operator's rollback of a day of refined and all aggregates by one publication."""
         day = date.fromisoformat(order["day"])
         publications = runtime.ledger.publications(TABLES[2], runtime.settings.projects, [day])
         if len(publications) < 2:
@@ -134,7 +132,7 @@ class Writer:
         return {"published": sum(not restore.is_there for restore in restores)}
 
     def release(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
-        """The release of a day that was rolled back, and a load of it."""
+        """The release of a rolled-back day, and a load of it."""
         day = date.fromisoformat(order["day"])
         projects = runtime.settings.projects
         held = preview(runtime.ledger, runtime.settings, (), projects, day, day, NOW, is_load_next=True)
@@ -142,7 +140,7 @@ class Writer:
         return self.load(runtime, {**order, "first": order["day"], "last": order["day"]})
 
     def look(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
-        """What is wrong: rows of refined lost or doubled, and slices that are wrong and that the ledger calls current."""
+        """Faults: refined rows lost or doubled, and wrong slices that the ledger calls current."""
         unknown = []
         for name in TABLES:
             head, recorded = runtime.lakehouse.head(table_by_key(name)), runtime.ledger.slices(name, None)
@@ -151,7 +149,7 @@ class Writer:
                 told = {key: record.file_hash for key, record in recorded.items() if record.digest.rows}
                 if {key: files.file_hash for key, files in live.items()} != told:
                     unknown.append(name)
-            # As any run begins: what a foreign hand did is known from then on.
+            # As any run begins: foreign changes are known from here on.
             sync_ledger(runtime, table_by_key(name), "look")
         rows = raw_rows(runtime.lakehouse)
         expected, found = winners(rows, runtime.settings), refined_rows(runtime.lakehouse)
@@ -186,7 +184,7 @@ class Writer:
 
 
 def _broken_chains(runtime: Runtime) -> list[str]:
-    """Slices whose changes on record do not lead, one from the other, to what is recorded as published."""
+    """Slices whose changes on record do not lead to the recorded state."""
     present: dict[tuple[str, Slice], str] = {}
     broken = []
     for record in runtime.ledger.publications():
@@ -206,9 +204,8 @@ def _event_counts(runtime: Runtime) -> Counter[Slice]:
 
 
 def main() -> None:
-    """One order a line on standard input, one answer a line on standard output."""
     answers = sys.stdout
-    # Whatever else is printed, by Spark or by a library, must not be taken for an answer.
+    # Output of Spark or a library must not be taken for an answer.
     sys.stdout = sys.stderr
     writer = Writer(
         attach()
