@@ -196,7 +196,7 @@ def _swap_of(
         return _TableSwap(table, frozenset(), None, Changes())
     held = runtime.ledger.interventions.holds(table.key, rebuild.projects)
     if held.keys() & going.keys():
-        raise PublishConflictError(table.key, "a person held a day of it meanwhile", "The swap looks at it again")
+        raise PublishConflictError(table.key, "an operator held a day of it meanwhile", "The swap looks at it again")
     base_id = main.heads[table.key]
     published = runtime.ledger.slices(table.key, rebuild.projects, {key.event_date for key in going})
     changed = frozenset(

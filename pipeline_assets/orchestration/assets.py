@@ -138,7 +138,7 @@ SHARED = frozenset(table.key for table in GRAPH_TABLES if table.kind.is_shared)
 REPORT_KEY = dg.AssetKey(["ops", "health_report"])
 JOB_NAME = "health_report"
 _DESCRIPTION = """One page that shows how everything stands: days x tables, figures, revisions of published numbers, and
-what waits for a person with the command that answers it.
+what waits for an operator with the command that answers it.
 
 **It has no partitions**, and no table depends on it: the page is drawn from the ledger, without Spark, whenever the asset is
 materialized. `tidemark report --out FILE` draws the same page."""

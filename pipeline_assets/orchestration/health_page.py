@@ -61,7 +61,7 @@ def tiles(report: HealthReport) -> list[Tile]:
     of_red = f"{len(red):,} refused or held, counting each table" if red else "none refused, none held"
     return [
         Tile("red days", f"{len({one.day for one in red}):,}", of_red, bool(red)),
-        Tile("waits for a person", f"{waiting:,}", "decisions or deliveries" if waiting else "nothing", waiting > 0),
+        Tile("waits for an operator", f"{waiting:,}", "decisions or deliveries" if waiting else "nothing", waiting > 0),
         _newest(report),
         Tile("rows a day", _number(recent.rows_a_day), f"refined, mean {recently}"),
         Tile("duplicates per 1,000", f"{duplicates:.3g}", removed, duplicates > 0),

@@ -67,7 +67,7 @@ class Changes:
         )
 
 
-_HELD = "a person held it meanwhile"
+_HELD = "an operator held it meanwhile"
 _NAMED = 3
 
 
@@ -118,8 +118,8 @@ def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, s
 
 def _decided(before: Set[tuple[str, str]], since: Set[tuple[str, str]]) -> str:
     if since - before:
-        return f"a person excluded {min(since - before)[0]} meanwhile"
-    return f"a person included {min(before - since)[0]} again meanwhile"
+        return f"an operator excluded {min(since - before)[0]} meanwhile"
+    return f"an operator included {min(before - since)[0]} again meanwhile"
 
 
 def _loaded(changes: Changes) -> set[BatchKey]:

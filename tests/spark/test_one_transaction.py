@@ -309,7 +309,7 @@ def test_whatever_keeps_it_from_its_end_leaves_all_as_it_was(lake: Lake) -> None
     last = BOTH[-1].key
     with (
         after_apply(lambda: lake.ledger.interventions.hold({last: [key]}, "why", "person")),
-        pytest.raises(SliceConflictError, match="a person held it") as conflict,
+        pytest.raises(SliceConflictError, match="an operator held it") as conflict,
     ):
         lake.publish(request)
     assert conflict.value.slices == {(last, key)}

@@ -124,7 +124,7 @@ def test_what_the_ledger_or_the_server_refuses_is_shown_nowhere(
 
     last = BOTH[-1].key
     lake.ledger.interventions.hold({last: [key]}, "why", "person")
-    with pytest.raises(SliceConflictError, match="a person held it"):
+    with pytest.raises(SliceConflictError, match="an operator held it"):
         lake.publish(request)
     lake.ledger.interventions.release({last: [key]}, "done", "person")
     at_rest |= {"tidemark_holds": ledger_rows(lake)["tidemark_holds"]}

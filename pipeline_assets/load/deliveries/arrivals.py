@@ -22,7 +22,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 
 _NOTHING_CAME = (
     "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
-    "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason; a project that is "
+    "a day that truly has no events needs its 24 markers, or an operator who accepts that, with a reason; a project that is "
     "often silent is declared by TIDEMARK_SPARSE_PROJECTS"
 )
 

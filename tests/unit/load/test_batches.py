@@ -1042,7 +1042,7 @@ def test_a_refusal_of_what_cannot_be_read_names_the_recovery_of_the_day(source: 
 
 
 def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
-    """Markers expire with everything else in landing; what a person excluded may as well, and needs no horizon for that."""
+    """Markers expire with everything else in landing; what an operator excluded may as well, and needs no horizon for that."""
     prior = BatchRecord(BATCH, BatchVerdict.ACCEPTED, evaluations=(Evaluation(Check.DELIVERY_RECONCILES, True),))
     expected = [
         (plan_of(priors=[prior], now=LATER), LATER, BatchVerdict.ACCEPTED, None),

@@ -102,8 +102,8 @@ def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
 
 
 def test_other_files_of_the_same_rows_change_nothing_else_and_only_what_was_read(ledger: Ledger) -> None:
-    """A load judged the slice, and a person held it, while its files were joined: that stays. Where the row names other files by
-    now, nothing is written, and the head is doubted where a commit cannot be taken back."""
+    """A verdict or a hold that was recorded while files were joined stays. A row that names other files is not written, and the
+    head is doubted where a commit cannot be taken back."""
     ledger.record(Changes(slices=[MINE], head=(TABLE, 10, None)), "own")
     ledger.interventions.hold({TABLE: [KEY]}, "why", "person")
     ledger.record(Changes(slices=[replace(_slice(ledger), verdict=Verdict.HELD, reason="held: why")]), "person")
@@ -192,7 +192,7 @@ def test_an_object_that_is_excluded_while_it_is_loaded_is_not_published(ledger: 
     if not is_new:
         ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING), "the person's load")
 
-    with pytest.raises(SliceConflictError, match="a person excluded object meanwhile") as conflict:
+    with pytest.raises(SliceConflictError, match="an operator excluded object meanwhile") as conflict:
         _strictly(ledger, mine)
 
     assert conflict.value.slices == {(QUARANTINE.key, Slice(DAY, BATCH.project_id))}
@@ -213,7 +213,7 @@ def test_an_object_that_is_included_again_while_it_is_withdrawn_stays(ledger: Le
     )
     ledger.interventions.lift([OUT], "it was right", "person")
 
-    with pytest.raises(SliceConflictError, match="a person included object again meanwhile"):
+    with pytest.raises(SliceConflictError, match="an operator included object again meanwhile"):
         _strictly(ledger, withdrawal)
 
     assert list(ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)) == ["object"]
@@ -240,7 +240,7 @@ def test_a_snapshot_that_is_excluded_while_it_is_built_is_not_published(ledger: 
     step = Changes(slices=[items], exclusions=frozenset())
     ledger.interventions.exclude([out], "person")
 
-    with pytest.raises(SliceConflictError, match=f"a person excluded {out.object_key} meanwhile") as lost:
+    with pytest.raises(SliceConflictError, match=f"an operator excluded {out.object_key} meanwhile") as lost:
         _strictly(ledger, step)
 
     assert lost.value.slices == {(items.table, items.key)}
@@ -249,7 +249,7 @@ def test_a_snapshot_that_is_excluded_while_it_is_built_is_not_published(ledger: 
     _strictly(ledger, replace(step, slices=[MINE], exclusions=None))
     knowing = replace(step, exclusions=frozenset({(out.object_key, "v1")}))
     ledger.interventions.lift([out], "they were right", "person")
-    with pytest.raises(SliceConflictError, match=f"a person included {out.object_key} again meanwhile"):
+    with pytest.raises(SliceConflictError, match=f"an operator included {out.object_key} again meanwhile"):
         _strictly(ledger, knowing)
     ledger.interventions.exclude([out], "person")
     _strictly(ledger, knowing)

@@ -387,7 +387,7 @@ def test_what_moved_or_was_decided_meanwhile_changes_no_table(catalog: Ledger, p
     catalog.interventions.exclude([Exclusion(batch, "object", "e", "sha", "a test account")], "person")
     delivery = DeliveryRecord(batch, "object", "e", 1, "sha", 1, 1, 0, 0, None, is_accepted=True)
     loaded = Changes(deliveries=[delivery], read_batches={batch: BatchAsRead({}, None)})
-    with pytest.raises(SliceConflictError, match="a person excluded object meanwhile"):
+    with pytest.raises(SliceConflictError, match="an operator excluded object meanwhile"):
         publisher(Changing(told), catalog).publish(replace(_request(), steps=[*_request().steps, (COUNTS, loaded)]))
     assert [one for one in told if one != "discarded"] == []
     publisher(Changing(told), catalog).publish(_request(rests_on={(COUNTS, KEY): MINE.digest}))
