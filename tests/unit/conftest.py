@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger in `ledger.db`."""
     from resources.ledger.store import Ledger
 
     with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as opened:
@@ -26,7 +25,6 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A private PostgreSQL cluster."""
     from tests.support.postgres import a_postgres
 
     with a_postgres() as server:
@@ -35,7 +33,6 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def any_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger on each kind of database."""
     from resources.ledger.store import Ledger
 
     url = f"sqlite:///{tmp_path}/ledger.db"

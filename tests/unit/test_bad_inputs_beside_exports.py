@@ -29,9 +29,6 @@ GOOD, GOOD_TOTAL = b"1,a,ACTIVE\n", f"{DAY},{PROJECT},rows,60\n".encode()
 CORRECT_FILE = "Correct the file; the next load of the day, or `tidemark reconcile`, reads it again."
 
 
-# -- snapshots -----------------------------------------------------------------------------------------------------
-
-
 def _read(body: bytes, suffix: str) -> tuple[Fate, str]:
     key = f"dimensions/item/{DAY}{suffix}"
     rows, summary = rows_of(body, key, SNAPSHOT)
@@ -157,9 +154,6 @@ SNAPSHOTS = [
 ]
 
 
-# -- golden totals -------------------------------------------------------------------------------------------------
-
-
 def _golden(body: bytes, name: str) -> Callable[[Path], tuple[Fate, str]]:
     def look(home: Path) -> tuple[Fate, str]:
         (home / "golden").mkdir(parents=True)
@@ -239,11 +233,7 @@ def test_a_bad_input_ends_as_the_table_says(case: Case, tmp_path: Path) -> None:
     assert bool(said) is bool(case.said)
 
 
-# -- the document --------------------------------------------------------------------------------------------------
-
-
 def the_tables() -> list[str]:
-    """The cases as the document shows them."""
     ways = (
         ("snapshot", "what becomes of it", SNAPSHOTS),
         ("delivered intervals", "what becomes of them", HISTORIES),

@@ -1,4 +1,4 @@
-"""The table of `make faults`: each way in which a fault may end otherwise than promised is noticed."""
+"""The table of `make faults` notices each deviation from a fault's promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The borders hold: ruff refuses a library that a folder must not know, import-linter an import of a layer above."""
+"""ruff refuses a folder's banned libraries, import-linter imports of a layer above."""
 
 import json
 import os
@@ -48,12 +48,12 @@ CLIMBS = [
     ("pipeline_assets/operations", "from pipeline_assets.inspection.verify import prove"),
     ("pipeline_assets/orchestration", "from pipeline_assets.cli.app import app"),
 ]
-"""Folder, and an import of a layer above or beside it, or of one format past the registry."""
+"""Folder, and an import of a layer above or beside it, or of a format past the registry."""
 
 
 @pytest.fixture
 def skeleton(tmp_path: Path) -> Path:
-    """The project's folders and ruff configurations, without its modules."""
+    """The project's folders and ruff configurations, without modules."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for folder in (*FENCED, "resources/landing", "resources/spark"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def skeleton(tmp_path: Path) -> Path:
 
 
 def findings(root: Path, module: str, line: str) -> list[str]:
-    """What ruff says about the border when `module` holds `line`."""
+    """ruff's findings when `module` holds `line`."""
     (root / module).write_text(f"{line}\n", "utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=json", module],
@@ -125,7 +125,6 @@ def test_no_module_of_ours_imports_a_layer_above() -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's modules, to be broken."""
     root = tmp_path_factory.mktemp("layers")
     shutil.copy(ROOT / "pyproject.toml", root)
     for folder in ("pipeline_assets", "resources"):

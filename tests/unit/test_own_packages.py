@@ -1,4 +1,4 @@
-"""A folder that has a `resources` of its own is told of it, in place of errors about what that one lacks."""
+"""A folder with its own `resources` is named, in place of errors about missing modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline_assets.domain.settings import PROJECT_ROOT
 
 
 def _imported(folder: Path, module: str) -> subprocess.CompletedProcess[str]:
-    """As Dagster does it with `-m`: its working directory comes before everything else."""
+    """Like Dagster's `-m`: its working directory comes first."""
     words = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(PROJECT_ROOT)!r}]; import {module}"
     return subprocess.run([sys.executable, "-P", "-c", words], capture_output=True, text=True, check=False, cwd="/")
 
@@ -47,7 +47,7 @@ def test_a_link_to_the_clone_is_the_clone(tmp_path: Path) -> None:
 
 
 def test_dagster_takes_nothing_from_the_folder_of_a_workspace(tmp_path: Path) -> None:
-    """A workspace names no working directory, so that Dagster puts none before what is installed."""
+    """A workspace names no working directory, so Dagster puts none before installed packages."""
     from dagster._core.workspace.load import location_origins_from_yaml_paths
 
     (origin,) = location_origins_from_yaml_paths([str(PROJECT_ROOT / "workspace.yaml")])
@@ -58,7 +58,7 @@ def test_dagster_takes_nothing_from_the_folder_of_a_workspace(tmp_path: Path) ->
 def test_another_distribution_that_installs_into_our_packages_is_named_with_both_places(
     name: str, tmp_path: Path
 ) -> None:
-    """Scenario: pip put another distribution's files over ours, which it does without a word. Outcome: nothing starts."""
+    """Scenario: pip silently put another distribution's files over ours. Outcome: nothing starts."""
     for folder in ("resources", "pipeline_assets"):
         shutil.copytree(
             PROJECT_ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "deployment")

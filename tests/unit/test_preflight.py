@@ -1,4 +1,4 @@
-"""Preflight names what a machine lacks, and how to get it, before anything is installed."""
+"""Preflight names a machine's missing tools and how to get them, before any installation."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ PREFLIGHT = Path(__file__).resolve().parents[2] / "deploy" / "preflight.sh"
 
 
 class Machine:
-    """A PATH with nothing on it but what a test puts there."""
+    """A PATH with the test's programs alone."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

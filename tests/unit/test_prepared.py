@@ -1,4 +1,4 @@
-"""A folder that tests share is put back as it was, whatever a test did to it."""
+"""A shared folder is restored, whatever a test did to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _seen(folder: Path) -> dict[str, tuple[int, int, bytes] | None]:
-    """What landing and tables tell files apart by, and what they hold; None of a folder."""
+    """Landing's and tables' view of files, with content; None for a folder."""
     return {
         str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
         if path.is_file()
@@ -68,14 +68,14 @@ def _remove(folder: Path) -> None:
 
 @pytest.fixture
 def other_session(folder: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that stays open, as that of a JVM does."""
+    """A connection that stays open, like a JVM's."""
     with closing(sqlite3.connect(folder / DATABASE)) as connection:
         yield connection
 
 
 @pytest.mark.parametrize("act", [_write_over, _age, _replace, _add, _remove])
 def test_files_are_put_back(folder: Path, tmp_path: Path, act: Callable[[Path], None]) -> None:
-    """Scenario: a test changes files, twice. Outcome: each time content, inode and time are those that were kept."""
+    """Scenario: a test changes files, twice. Outcome: content, inode and time are restored each time."""
     before = _seen(folder)
     (tmp_path / "beside").mkdir()
     kept = KeptFolder(folder, tmp_path / "beside")

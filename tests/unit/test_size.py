@@ -1,4 +1,4 @@
-"""The size of the code by folder: what is counted, and that a folder over its budget fails `make check`."""
+"""The size of the code by folder, and the failure of `make check` over a budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_lines_modules_and_dataclasses_are_counted_by_the_nearest_folder(tmp_pat
 def test_a_folder_over_its_budget_fails(
     room: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scenario: a budget of as many lines as there are, and of one less. Outcome: the second fails, and names the folder."""
+    """Scenario: a budget of exactly the lines, and of one less. Outcome: the second fails, and names the folder."""
     lines = size.sizes({"resources": 0})["resources"].lines
     monkeypatch.setattr(size.tomllib, "loads", lambda _: {"tool": {"tidemark": {"lines": {"resources": lines + room}}}})
     monkeypatch.setattr("sys.argv", ["size"])

@@ -1,4 +1,4 @@
-"""`tidemark attach` takes a lake, or the place of its ledger, only from whom the operator names."""
+"""`tidemark attach` takes a lake, or its ledger's place, only by the owner's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command cannot serve exits 2, before anything starts: one sentence with its cure and no stack trace."""
+"""Bad usage exits 2 before anything starts, with one sentence, its cure and no stack trace."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_setting_that_nobody_knows_is_named(shell: InThisProcess) -> None:
 
 @pytest.mark.parametrize("option", ["--accept-missing", "--accept-changes"])
 def test_an_acceptance_names_its_project_where_there_are_several(shell: InThisProcess, option: str) -> None:
-    """Outcome: events need a name; the snapshots of a dimension belong to no project, and need none."""
+    """Outcome: events need a project; snapshots of a dimension belong to none, and need none."""
     done = shell("load", "--source", "backfill", *SPAN.split(), option, "it was lost", **OF_SEVERAL)
     assert done.returncode == 2
     assert f"{option}: would apply to all projects (10001, 10002)" in done.stderr
@@ -113,7 +113,7 @@ _AWAY = "postgresql://127.0.0.1:1/lake: the ledger is out of reach: refused. Do 
 def test_a_ledger_out_of_reach_is_told_once(
     tmp_path: Path, failure: str, tells_of_the_ledger: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a run fails for landing, or for the ledger; then the ledger is away. Outcome: the ledger is told of, once."""
+    """Scenario: a run fails for landing, or for the ledger; then the ledger is away. Outcome: one message."""
 
     def failing(*_: Any, **__: Any) -> list[str]:
         return [failure]

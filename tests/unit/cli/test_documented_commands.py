@@ -1,4 +1,4 @@
-"""Every `tidemark …` that a document names is a command with these options, and a test runs it."""
+"""Every documented `tidemark …` is a command with these options, and a test runs it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_documented_command_exists_and_is_run_by_a_test(page: str, call: str) 
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     unknown = [option for option in options if option not in known and option != "--help"]
     assert not unknown, f"{page}: tidemark {name} has no {unknown}"
-    # A drill kills loads for a quarter of an hour: its test carries out three trials of it, without the shell.
+    # A drill takes a quarter of an hour: its test carries out three trials of it, without the shell.
     assert f'"{name}"' in TESTS or f"{name}.carry_out(" in TESTS, f"no test runs tidemark {name}"
     unproven = [option for option in options if option != "--help" and f'"{option}"' not in TESTS]
     assert not unproven, f"no test runs tidemark {name} {unproven}"

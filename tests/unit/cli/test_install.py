@@ -1,4 +1,4 @@
-"""From a wheel to a deployment: what `init` writes and refuses, what `setup` and `dev` ask for, `--version`, completion."""
+"""From a wheel to a deployment: `init`, `setup`, `dev`, `--version`, completion."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = ("tidemark.toml", "workspace.yaml", "dagster.yaml", "NEXT_STEPS.md")
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    # Commands set it themselves: what they set goes with the test.
+    # Commands set it themselves; monkeypatch removes their value with the test.
     monkeypatch.setenv("DAGSTER_HOME", "")
 
 
@@ -41,7 +41,7 @@ def tidemark(*words: str) -> Any:
 
 
 def everything_below(folder: Path) -> dict[str, bytes | str | None]:
-    """Name -> content, where a link leads, None for what is neither."""
+    """Name -> content, a link's target, None for anything else."""
 
     def told(path: Path) -> bytes | str | None:
         if path.is_symlink():
@@ -82,7 +82,7 @@ def test_a_new_deployment_has_settings_that_differ_from_the_repositorys_in_its_p
     assert found.catalog_url == f"sqlite:///{here}/data/catalog.db"
     places = {"landing_url", "warehouse_url", "catalog_url", "ledger_url", "health_report"}
     assert {name: value for name, value in found.model_dump().items() if known[name] != value}.keys() <= places
-    # In force, not as comments: that is what a person is to change first.
+    # In force, not as comments: an operator changes these first.
     in_force = [
         line.split(" = ")[0] for line in Path("tidemark.toml").read_text("utf-8").splitlines() if line[:1].isalpha()
     ]
@@ -147,8 +147,7 @@ def test_a_strange_name_is_only_a_name(name: str, tmp_path: Path, monkeypatch: p
 
 
 def test_what_cannot_be_written_whole_is_not_left_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: the disk is full at the third file; somebody else writes a file after it was found missing. Outcome: what this
-    call wrote is gone again, what others wrote is there."""
+    """Scenario: a full disk, another writer's file. Outcome: this call's files are gone, the other's is there."""
     opened = Path.open
 
     def full(path: Path, *args: Any, **options: Any) -> Any:
@@ -174,8 +173,7 @@ def test_what_cannot_be_written_whole_is_not_left_in_part(tmp_path: Path, monkey
 
 
 def test_the_home_of_a_deployment_follows_its_own_configuration(tmp_path: Path) -> None:
-    """Scenario: a new deployment; its dagster.yaml is changed, then lost; a home that a variable names. Outcome: the change
-    counts, the loss is refused rather than defaults of Dagster's taken, the other home gets what is installed."""
+    """Outcome: a changed dagster.yaml counts, a lost one is refused, a named home gets the installed one."""
     assert tidemark("init", ".").exit_code == 0
     home = dagster_home()
     assert home == tmp_path / "data" / "dagster_home"
@@ -209,7 +207,7 @@ def test_the_shell_completes_commands_and_options() -> None:
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The only Java there is; says what the test writes."""
+    """A fake Java, the only one there; its output is the test's."""
     path = tmp_path / "jdk" / "bin" / "java"
     path.parent.mkdir(parents=True)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
@@ -268,8 +266,7 @@ def test_dagster_is_not_started_where_it_cannot_work(monkeypatch: pytest.MonkeyP
 def test_when_one_of_both_ends_the_other_does_too_and_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: real processes in place of Dagster's: one ends by itself, the other has a child that ignores SIGTERM. Outcome:
-    exit 1, nobody lives."""
+    """Scenario: one process ends, the other has a child that ignores SIGTERM. Outcome: exit 1, no process is left."""
     from pipeline_assets.cli import install
 
     monkeypatch.setattr(install, "_ENDING_SECONDS", 1)

@@ -1,4 +1,4 @@
-"""`tidemark rebuild` as a person or a script calls it: lists, reports, what waits for an answer, and bad usage; no Spark."""
+"""`tidemark rebuild` on the shell: lists, reports, open answers, bad usage; no Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def a_slice(table: str, shift: int, verdict: Verdict = Verdict.PUBLISHED, **more
 
 
 def a_report(shell: InThisProcess, state: RebuildState) -> None:
-    """A day that changes, one that stays, one that is refused, and one that cannot go without it."""
+    """A day that changes, one that stays, one that is refused, and one that depends on it."""
     asked = RebuildRecord(
         0, (REFINED, REVENUE), FIRST, LAST, (PROJECT,), "net [bold]of[/] refunds", "ann", RebuildState.BUILDING, "run"
     )

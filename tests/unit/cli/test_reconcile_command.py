@@ -1,4 +1,4 @@
-"""`tidemark reconcile` as a person or a script calls it, where the ledger alone is asked; no Spark."""
+"""`tidemark reconcile` on the shell, by the ledger alone; no Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPAN = ("--from", str(DAY), "--to", str(DAY))
 
 @pytest.fixture
 def shell(tmp_path: Path) -> InThisProcess:
-    """A day of 60 events and a revenue that no number of a database holds."""
+    """A day of 60 events and a revenue that no database number holds."""
     found = InThisProcess(tmp_path)
     figures = {"revenue": float(REVENUE), **rest_of("revenue", REVENUE), "purchases": 6}
     slices = [

@@ -1,4 +1,4 @@
-"""`tidemark recover` as a person or a script calls it: what it prints, its exit codes, what it never shows; no Spark."""
+"""`tidemark recover` on the shell: output, exit codes, hidden keys; no Spark."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ PREFIX = f"{PROJECT}-backfill"
 
 
 class Recovering(InThisProcess):
-    """The shell, with a vendor."""
-
     vendor: Vendor
 
     def recover(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -110,7 +108,7 @@ def test_what_status_calls_refused_is_recovered_without_naming_it(shell: Recover
     _refuse(shell, DAY)
     found = shell.hours("--refused")
     assert found == {f"{PROJECT}/{Hour(DAY, hour)}": "recovered" for hour in range(24)}
-    # Another day is not refused, and a range bounds what is meant.
+    # Another day is not refused, and a range limits the days.
     assert shell.hours("--refused", "--from", "2026-02-03", "--to", "2026-02-05") == {}
 
 
@@ -143,7 +141,7 @@ def test_a_project_without_keys_exits_2_and_names_the_fix(shell: Recovering) -> 
 
 
 def test_keys_are_shown_nowhere(shell: Recovering, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Scenario: the vendor repeats the keys in what it answers. Outcome: they are in no output, no log and no file."""
+    """Scenario: the vendor repeats the keys in its answers. Outcome: they are in no output, log or file."""
     secrets = [value for pair in shell.vendor.keys.values() for value in pair]
     shell.vendor.always(Answer(403, " ".join(secrets).encode()))
     outputs = [

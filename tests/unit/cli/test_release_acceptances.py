@@ -1,4 +1,4 @@
-"""What `release --accept-changes` accepts is what the load that follows takes: every slice that is built from a held one."""
+"""`release --accept-changes` accepts for every slice that the following load builds from a held one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGGREGATE = "aggregates/active_item_events"
 
 
 def _accepted(table: str, project: str, loaded: tuple[str, ...]) -> set[tuple[str, Slice]]:
-    """As the run config of the load that follows the release is read."""
+    """As the following load's run config is read."""
     held = [Held(table, Slice(DAY, project), "was wrong", EMPTY, EMPTY, "is built again")]
     config = {AcceptanceKind.CHANGE: acceptances_of(held, PROJECTS, "it was right")}
     return set(read_acceptances(config, KINDS, loaded, SHARED))

@@ -1,4 +1,4 @@
-"""The search for secrets finds them in every form, and the deployment that is searched has a canary in every secret."""
+"""The search for secrets finds them in every form, and the searched deployment has a canary in every secret."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_secret_is_found_in_every_form(name: str) -> None:
         value.encode().hex(),
         f"x{value}y",
     ]
-    # Wherever in a text that is encoded as a whole.
+    # Anywhere in a text that is encoded as a whole.
     texts += [base64.b64encode(f"{'k' * before}{value}{'s' * 5}".encode()).decode() for before in range(6)]
     for text in texts:
         assert [find.secret for find in found_in(text.encode(), "here", WANTED)] == [name], text
@@ -74,7 +74,7 @@ def test_files_their_names_and_command_lines_are_searched(tmp_path: Path) -> Non
 
 
 def test_what_is_found_is_what_the_product_removes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the same secret in the same forms, as far as the product knows it."""
+    """Of the same secret in the forms that the product knows."""
     value = WANTED["AWS_SECRET_ACCESS_KEY"].value
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", value)
     for text in (

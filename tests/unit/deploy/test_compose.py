@@ -1,4 +1,4 @@
-"""What the compose file does once, and what each of its services is given: own keys, own roles, a disk where one is needed."""
+"""Rules of the compose file: one-time jobs, and each service's own keys, roles and disk."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_spills_spills_to_a_disk(name: str) -> None:
 
 
 def test_a_database_that_is_being_made_is_not_taken_for_one_that_answers() -> None:
-    """Until it is, the image's server listens to its socket alone."""
+    """Until then, the image's server listens to its socket alone."""
     words = SERVICES["postgres"]["healthcheck"]["test"]
     assert words[words.index("-h") + 1] == "127.0.0.1"
 
@@ -97,8 +97,7 @@ def _make_databases(server: Server, **passwords: str) -> None:
 
 
 def test_databases_have_roles_of_their_own(server: Server) -> None:
-    """Scenario: the script runs twice, the second time with a new password, an awkward one. Outcome: each role makes tables in
-    its own database and none elsewhere, is no superuser, and takes its new password alone."""
+    """Scenario: the script runs again with an awkward new password. Outcome: each role has its own database alone."""
     _make_databases(server, CATALOG_PASSWORD="first", DAGSTER_PASSWORD="second")
     _make_databases(server, CATALOG_PASSWORD="it's \\ 'new'", DAGSTER_PASSWORD="second")
     place = {"host": "127.0.0.1", "port": server.port}
@@ -144,7 +143,7 @@ def _make_buckets(folder: Path, **more: str) -> int:
 
 
 def test_the_user_of_the_store_has_the_rights_of_the_policies(tmp_path: Path) -> None:
-    """In the places that the code server is told of; its keys are on no command line."""
+    """In the code server's places; its keys are on no command line."""
     assert _make_buckets(tmp_path) == 0
     words = (tmp_path / "words").read_text()
     assert "of-the-" not in words

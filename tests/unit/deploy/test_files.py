@@ -1,4 +1,4 @@
-"""Dockerfile, compose file, chart values and build scripts are what their readers take, and keep what they promise."""
+"""Dockerfile, compose file, chart values and build scripts are valid for their readers and keep their promises."""
 
 from __future__ import annotations
 
@@ -68,11 +68,7 @@ def test_a_linter_finds_a_broken_copy(path: Path, old: str, new: str, tmp_path: 
     assert linted(broken).returncode != 0
 
 
-# The image.
-
-
 def instructions() -> list[tuple[str, str]]:
-    """Instruction and the rest of it, in order."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text("utf-8"), flags=re.MULTILINE).replace("\\\n", " ")
     return [(line.split()[0], " ".join(line.split()[1:])) for line in text.splitlines() if line.strip()]
 
@@ -145,12 +141,9 @@ def test_an_image_installs_a_part_of_what_is_tested() -> None:
     assert not {"pytest", "ruff", "moto", "playwright", "duckdb", "hypothesis"} & names
 
 
-# Scripts.
-
-
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_is_read_by_any_shell(path: Path) -> None:
-    # What others read needs no interpreter of its own.
+    # Sourced files need no interpreter.
     assert path.read_text("utf-8").startswith("#!/bin/sh\n") or path.name == "environment.sh"
     subprocess.run(["sh", "-n", str(path)], check=True)
 
@@ -184,7 +177,7 @@ def test_what_is_asked_of_a_script_wrongly_is_refused() -> None:
 
 
 def _begun(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command in a container whose Dagster home is kept."""
+    """A command in a container with a kept Dagster home."""
     for place, name in ((DEPLOY / "container", "bin"), (PROJECT_ROOT, "app")):
         (folder / name).mkdir(exist_ok=True)
         for path in [*place.glob("*.sh"), *place.glob("*.yaml")]:
@@ -201,8 +194,7 @@ _DATABASE = {"DAGSTER_POSTGRES_URL": "postgresql://dagster@db/dagster"}
 
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_a_home_that_was_begun_without_a_database_is_moved_to_one_and_says_so(is_marked: bool, tmp_path: Path) -> None:
-    """Scenario: a volume's first use was a command, later ones are given a database. Outcome: runs are kept there from then on; a
-    command without it changes nothing."""
+    """Scenario: a volume is first used without a database. Outcome: later runs are kept in the database they are given."""
     instance = tmp_path / "home" / "dagster.yaml"
     assert _begun(tmp_path).returncode == 0
     if not is_marked:
@@ -240,8 +232,6 @@ def test_packages_of_the_distribution_are_there() -> None:
         assert done.returncode == 0, done.stderr
 
 
-# Compose and Kubernetes.
-
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]
 CHART = yaml.safe_load(VALUES.read_text("utf-8"))
 ONCE = {"databases", "buckets"}
@@ -269,7 +259,7 @@ def test_a_service_is_pinned_hardened_and_watched(name: str) -> None:
 
 
 def secrets_in(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Place and value of what is named like a secret, and of passwords in addresses."""
+    """Place and value of everything named like a secret, and of passwords in addresses."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from secrets_in(item, f"{place}.{key}")
@@ -337,7 +327,7 @@ def test_no_service_of_the_chart_is_called_as_settings_are() -> None:
 
 
 def test_the_pool_is_made_where_runs_are_and_no_command_line_holds_a_secret() -> None:
-    """Only the daemon's pod has the instance that runs are kept in by its chart; the code server is given it by the secret."""
+    """By its chart, only the daemon's pod has the runs' instance; the code server gets it by the secret."""
     told = (PROJECT_ROOT / "docs/deployment.md").read_text("utf-8").partition("### On Kubernetes")[2]
     (release,) = re.findall(r"helm upgrade --install (\S+) dagster/dagster", told)
     assert re.findall(r"kubectl exec (\S+) -- dagster instance", told) == [f"deploy/{release}-dagster-daemon"]
@@ -347,7 +337,7 @@ def test_the_pool_is_made_where_runs_are_and_no_command_line_holds_a_secret() ->
 
 
 def test_where_a_service_is_is_taken_for_no_port() -> None:
-    """Scenario: services of a cluster are called as the processes of a container. Outcome: each port is its default."""
+    """Scenario: services are named like the container's processes. Outcome: each port is its default."""
     names = ("CODE_SERVER_PORT", "WEBSERVER_PORT", "SPARK_MASTER_PORT", "SPARK_WORKER_PORT")
     shown = "here=/opt/x/bin; . deploy/container/environment.sh; echo " + " ".join(
         f'"[${{{name}:-}}]"' for name in names

@@ -1,4 +1,4 @@
-"""Policies as files: each grants what its work asks for, refuses the rest, and is the one that documents show."""
+"""Each policy file grants its work's requests, refuses the rest, and is the documented one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITES = ("s3:PutObject", "s3:DeleteObject")
 
 
 def test_policies_grant_no_more_than_their_place() -> None:
-    """Whatever the policy: nothing beside landing and warehouse, no listing of a whole bucket, nothing of other services."""
+    """No access beyond landing and warehouse, no listing of a whole bucket, no other services."""
     assert ALL == ["s3-inspect", "s3-load", "s3-recover", "s3-split"]
     for name in ALL:
         grants = policy(name)
@@ -72,7 +72,7 @@ def _make_ledger(url: str) -> None:
 
 
 def test_looking_needs_no_right_to_write(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: commands that look, on a landing and a warehouse in a bucket. Outcome: the policy of looking is enough."""
+    """Scenario: read-only commands on buckets. Outcome: the policy to inspect is enough."""
     bucket.put_object(Key="exports/10001/10001_2026-02-02_10#1.json.gz", Body=a_body(events_on(date(2026, 2, 2), 3)))
     bucket.put_object(Key="warehouse/refined/events/metadata/00000-x.metadata.json", Body=b"{}")
     told = {
@@ -84,16 +84,13 @@ def test_looking_needs_no_right_to_write(bucket: Any, tmp_path: Path, monkeypatc
     }
     _make_ledger(told["TIDEMARK_CATALOG_URL"])
     with recorded_requests(tmp_path) as requests:
-        # `doctor` asks a bucket for its time by an object that it deletes again, and so needs the rights of a load.
+        # `doctor` asks a bucket for its time by an object that it deletes again, and so needs a load's rights.
         for words in (("status",), ("attach",), ("recover", "--from", "2026-02-02", "--to", "2026-02-02", "--dry-run")):
             done = CliRunner().invoke(app, words, env=told)
             assert done.exit_code in (0, 1), done.output
         asked = requests.rights()
     assert refused(policy("s3-inspect"), asked) == []
     assert unneeded(policy("s3-inspect"), asked) == []
-
-
-# -- PostgreSQL ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +118,7 @@ def _refusal(server: Server, role: str, statement: str, database: str = "tidemar
 
 
 def test_the_role_that_loads_makes_its_tables_and_nothing_else(server: Server, tmp_path: Path) -> None:
-    """Scenario: the ledger is made and read by the roles of the policy. Outcome: what loads has a ledger, what looks reads it and
-    writes nothing; neither leaves its schema, its database or its rank. A whole load as this role: `make canaries`."""
+    """Outcome: the loading role has its ledger, the other reads it; neither leaves its schema, database or rank."""
     _make_ledger(_url(server, "tidemark"))
     told = {"TIDEMARK_CATALOG_URL": _url(server, "tidemark_reader"), "TIDEMARK_PROJECTS": "10001"}
     places = {"TIDEMARK_LANDING_URL": str(tmp_path), "TIDEMARK_WAREHOUSE_URL": str(tmp_path / "w")}

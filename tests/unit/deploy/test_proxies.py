@@ -1,4 +1,4 @@
-"""Examples of reverse proxies: what they lead to, what they ask for, and that their programs read them, where they are there."""
+"""Examples of reverse proxies: targets, authentication, and syntax by their own programs, where installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_example_leads_to_this_machine_and_asks_for_names(path: Path) -> None
     assert "403" in told
     assert "X-Frame-Options DENY" in told
     assert re.search(r'Authorization "";|header_up -Authorization', told)
-    # Blocks that are opened are closed.
+    # Every block is closed.
     assert told.count("{") == told.count("}")
     assert path.relative_to(PROJECT_ROOT).as_posix() in (PROJECT_ROOT / "docs" / "security.md").read_text("utf-8")
 

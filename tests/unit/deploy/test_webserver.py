@@ -1,4 +1,4 @@
-"""What `make dev` starts listens to this machine alone, and READ_ONLY=1 starts what can only be looked at."""
+"""`make dev` listens to this machine alone, and READ_ONLY=1 starts a read-only webserver."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_shells_own_home_is_nobody_elses_to_read(tmp_path: Path, monkeypatch
 
 
 def test_nothing_that_is_shipped_listens_to_everybody_but_the_container() -> None:
-    """A container listens to its own network, behind what publishes its port; everything else to this machine."""
+    """A container listens to its own network, behind a published port; everything else to this machine."""
     shipped = [*(PROJECT_ROOT / "deploy").glob("*.sh"), PROJECT_ROOT / "workspace.yaml", PROJECT_ROOT / "Makefile"]
     modules = [path for name in ("pipeline_assets", "resources") for path in (PROJECT_ROOT / name).rglob("*.py")]
     assert [path.name for path in [*shipped, *modules] if re.search(r"0\.0\.0\.0[^/]", path.read_text("utf-8"))] == []

@@ -1,4 +1,4 @@
-"""The doctor looks at ledger, landing, warehouse and environment as they are, and what it cannot read does not stop it."""
+"""The doctor examines ledger, landing, warehouse and environment, and goes on past unreadable ones."""
 
 from __future__ import annotations
 
@@ -90,8 +90,7 @@ def test_nothing_loaded_is_no_fault_and_a_landing_that_is_not_there_is(shell: Ca
 
 
 def test_a_history_is_looked_at_in_every_place(ledger: Ledger, settings: Settings, tmp_path: Path) -> None:
-    """Scenario: 30 days on record, whose catalog holds no table; a recovery among the regular objects, a decision that nobody can
-    read, a dead and a living process, a maintenance. Outcome: each is named by its point."""
+    """Scenario: a history with one fault of each kind. Outcome: each is named by its point."""
     record_history(ledger, PROJECTS, LAST, 30)
     ledger.processes.begin("m", "maintenance", Identity("host", None, 7, None), 1)
     ledger.processes.end("m")
@@ -125,7 +124,7 @@ def test_a_history_is_looked_at_in_every_place(ledger: Ledger, settings: Setting
 def test_the_same_inputs_with_other_content_are_a_fault_and_a_foreign_hand_is_another(
     ledger: Ledger, settings: Settings, postgres: str
 ) -> None:
-    """In both databases, which keep inputs as JSON in their own ways."""
+    """In both databases, which store input JSON differently."""
     with closing(Ledger(postgres)) as other:
         for one in (ledger, other):
             again = [a_publication(1, Digest(5, 1, 1)), a_publication(2, Digest(5, 1, 1))]
@@ -145,7 +144,7 @@ def test_the_same_inputs_with_other_content_are_a_fault_and_a_foreign_hand_is_an
 
 
 def test_what_is_late_of_a_landing_is_told_by_time(ledger: Ledger, settings: Settings, tmp_path: Path) -> None:
-    """An object that was written days after its hour's marker may be a recovery: yellow, with the command that shows more."""
+    """An object written days after its hour's marker may be a recovery: yellow, with the command that shows more."""
     import os
 
     folder = tmp_path / "landing" / "10001"
@@ -165,8 +164,8 @@ def test_what_is_late_of_a_landing_is_told_by_time(ledger: Ledger, settings: Set
 
 
 def test_readers_whose_notices_are_set_aside_are_not_told(ledger: Ledger, settings: Settings) -> None:
-    """Scenario: of two receivers one refused two notices for good, a third, not configured any more, another. Outcome: red,
-    with the command that sends them again; green when it took them."""
+    """Scenario: two receivers refused notices, one is no longer configured. Outcome: red, with the command to send
+    again."""
     url = "https://hooks.example.com/services/T0"
     telling = settings.model_copy(update={"notify_urls": (url,)})
     ledger.outbox.register({receiver_id(url): "hooks.example.com/***", "other": "gone.example.com/***"})
@@ -186,7 +185,7 @@ def test_readers_whose_notices_are_set_aside_are_not_told(ledger: Ledger, settin
 
 
 def test_a_large_object_is_judged_by_what_a_task_has_left_of_it(ledger: Ledger, settings: Settings) -> None:
-    """The same day of which one object is 60 %: even among the tasks of two cores, and not among those of 64."""
+    """One object is 60 % of the day: even among the tasks of two cores, not among those of 64."""
     batch = BatchKey(Source.REGULAR, "10001", LAST)
     read = [
         DeliveryRecord(batch, f"10001/{size}", "etag", size * 1024**2, None, 3, 3, 0, 0, None, is_accepted=True)
@@ -203,8 +202,7 @@ def test_a_large_object_is_judged_by_what_a_task_has_left_of_it(ledger: Ledger, 
 def test_a_recovery_that_died_is_named_until_its_hour_has_a_marker(
     ledger: Ledger, settings: Settings, tmp_path: Path
 ) -> None:
-    """Scenario: claims of three hours: one has ended, one died behind its marker, one died before; a look within the hour and one
-    later. Outcome: the last alone is named, and only later, with its command; its marker ends that."""
+    """Outcome: of three claims only the one that died before its marker is named, after an hour, until its marker."""
     for hour in (4, 5, 6):
         ledger.recoveries.begin("10001", Hour(LAST, hour))
     ledger.recoveries.end("10001", Hour(LAST, 4))

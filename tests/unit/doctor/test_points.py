@@ -1,4 +1,4 @@
-"""Each point of the checklist is red for what it must find, yellow where nobody can say, and green for what was seen to hold."""
+"""Each point is red for its fault, yellow where unknown, and green for proof."""
 
 from __future__ import annotations
 
@@ -152,14 +152,13 @@ def test_a_point(rule: Callable[..., Answer], evidence: tuple[Any, ...], light: 
     point = rule(*evidence)
     assert point.light is light, point
     assert said in point.found
-    # Green asks for nothing, and what is not green says what to do.
+    # Only points that are not green have a remedy.
     assert (point.fix is None) == (light is GREEN)
     assert "\n" not in point.found + (point.fix or "")
 
 
 def test_what_to_do_names_each_command() -> None:
-    """Outcome: a receiver that fails and refuses needs both; a recovery that died is ended by itself, no hour between is fetched,
-    and keys come first where they are missing."""
+    """Outcome: one command for each need of a failing receiver; a dead recovery is ended alone; missing keys come first."""
     failing = [Receiver("a", "host", 5, 3, error="404")]
     both = rules.receivers_told(failing, 1, [REFUSING])
     assert both.fix == "Correct the address or the receiver, then: tidemark notify, then tidemark notify --again"

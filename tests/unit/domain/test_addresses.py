@@ -1,4 +1,4 @@
-"""No URL that Tidemark sends anything to leads to a machine's own keys, in whatever spelling."""
+"""No URL that Tidemark sends to leads to a machine's own keys, in any spelling."""
 
 from __future__ import annotations
 
@@ -153,8 +153,7 @@ PIECES = st.sampled_from([*_URL_PARTS, *FORBIDDEN, *SPELLED, *NAMES, " ", "\r\n"
 @given(st.lists(PIECES, max_size=9).map("".join) | st.text(max_size=60))
 @example("https://hooks.example")
 def test_whatever_is_taken_is_what_every_reader_takes_it_for(url: str) -> None:
-    """Outcome: an answer for every text, never a failure; what is taken has a host that stands there as it is written, without
-    anything before it, and reads the same to the client that asks it."""
+    """Outcome: every text has an answer; an accepted URL has a literal host, the same for the client that asks it."""
     import httpx
 
     if refusal_of_web_address(url) is not None:
@@ -228,6 +227,6 @@ def test_the_whole_of_a_machine_or_a_bucket_is_a_place() -> None:
 def test_a_place_that_is_gone_is_not_the_one_that_it_was_copied_to(lake: Path, tmp_path: Path) -> None:
     lake.rename(tmp_path / "copy")
     assert resolved(f"{lake}") != resolved(f"{tmp_path}/copy")
-    # The remedy: what links there is that place.
+    # The remedy: a link there is the same place.
     lake.symlink_to(tmp_path / "copy")
     assert is_below(f"file:{lake}/raw", f"{tmp_path}/copy")

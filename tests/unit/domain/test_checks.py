@@ -129,7 +129,7 @@ def test_what_a_recovery_brought_of_missing_hours_lifts_the_growth_bound_by_just
         cause="test", settings=SETTINGS, brought={"rows": brought},
     )  # fmt: skip
     assert (found.is_passed, said is None or said in str(found.reason)) == (said is None, True)
-    # A publication that rests on none of it is compared with the same baseline by later ones.
+    # Later publications that do not rest on it are compared with the same baseline.
     kept = next_baseline(
         Baseline({"rows": 360}), {"rows": after}, keys, found, content="", was_final=True, settings=SETTINGS, now="now"
     )
@@ -137,8 +137,7 @@ def test_what_a_recovery_brought_of_missing_hours_lifts_the_growth_bound_by_just
 
 
 def test_what_a_recovery_brought_is_part_of_the_baseline_since() -> None:
-    """Scenario: 3 of 24 hours came, a recovery brings the others; then the day falls back to what it was, or gains nothing but
-    another cause. Outcome: both are compared with the whole day, its keys among them; a measure that was lacking is whole."""
+    """Scenario: a recovery completes a day, which then falls back. Outcome: it is compared with the whole day."""
     before = Baseline({"rows": 300, "revenue": 300.0}, content="three hours")
     after = {"rows": 2405, "revenue": 2405.0, "purchases": 2405}
     brought = {"rows": 2100, "revenue": 2100.0, "purchases": 2100}
@@ -160,7 +159,7 @@ def test_what_a_recovery_brought_is_part_of_the_baseline_since() -> None:
     fallen = judged(kept, {"rows": 300, "revenue": 300.0}, KeyChange(kept=300, removed={"withdrawn": 2105}), {})
     assert "shrinks by 87.5%: revenue 2400 -> 300" in str(fallen.reason)
     assert judged(kept, after, KeyChange(kept=2400, added={"new delivery": 20}), {}).is_passed
-    # Where fewer rows came of it than could have, the day is not measured against more than it holds.
+    # A day's baseline never exceeds its content.
     assert before.grown(brought, {"rows": 1000, "revenue": 200.0}, "now").figures == {"rows": 1000, "revenue": 300.0}
 
 
@@ -211,7 +210,7 @@ def test_bounds_on_the_keys_of_a_final_slice(changes: dict[str, Any], bounds: di
 
 
 def test_bounds_of_one_measure() -> None:
-    """Each side of a measure's own bound; what it does not name is as for all."""
+    """Each side of a measure's own bound; the general bound fills the rest."""
     settings = Settings(change_bounds={"refined/events:rows": {"shrink": 0.5}})
 
     def passes(after: int) -> bool:
@@ -254,7 +253,7 @@ def test_what_comes_back_to_what_it_was_has_not_changed() -> None:
 
 
 def _loads(change: float, count: int, *, keys: bool) -> tuple[list[bool], Baseline]:
-    """As many loads of a final slice, each of which changes its rows, or its keys alone, by a share of what it is then."""
+    """Loads of a final slice, each of which changes its rows, or keys alone, by a share of the present ones."""
     baseline, rows, passed = Baseline({"rows": 10_000}), 10_000, []
     for _ in range(count):
         moved = round(rows * abs(change))
@@ -372,7 +371,7 @@ def _read(name: str, projects: list[str], kind: AcceptanceKind = AcceptanceKind.
 
 @pytest.mark.parametrize("kind", AcceptanceKind)
 def test_a_project_may_be_left_out_where_one_is_loaded_alone(kind: AcceptanceKind) -> None:
-    """A loss that is named among changes, as it was once, is a loss."""
+    """A loss once named among changes is a loss."""
     whole = {(RAW, Slice(DAY, PROJECT)): "lost"}
     assert _read(f"{RAW}:{DAY}", [PROJECT], kind) == whole
     assert _read(f"{RAW}:{DAY}/{PROJECT}", [PROJECT, "10002"], kind) == whole

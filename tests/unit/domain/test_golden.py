@@ -1,4 +1,4 @@
-"""A published figure beside its golden total: exact, within tolerance, or told apart with both numbers."""
+"""A published figure beside its golden total: exact, within tolerance, or different with both numbers."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def _compared(golden: str, published: str | None, relative: float = 0, absolute:
     [
         ("100", "100.000000", 0, 0, True),
         ("0.3", "0.300001", 0, 0, False),
-        # A tenth is a tenth: the binary number next to 0.1 would let 110.000001 pass, or refuse 110.
+        # The binary number next to 0.1 would let 110.000001 pass, or refuse 110.
         ("100", "110", 0.1, 0, True),
         ("100", "110.000001", 0.1, 0, False),
         ("100", "90", 0.1, 0, True),
         ("-100", "-110", 0.1, 0, True),
         ("100", "101", 0, 1, True),
         ("100", "101.01", 0.001, 1, False),
-        # Of nothing there is no share: only an amount tolerates it.
+        # Zero has no share: only an amount tolerates it.
         ("0", "1", 0.5, 0, False),
         ("0", "1", 0, 1, True),
         ("0", "0", 0, 0, True),

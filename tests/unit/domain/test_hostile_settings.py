@@ -1,4 +1,4 @@
-"""Whatever settings, run config and words of a command hold: a value that is good, or one sentence that refuses it."""
+"""Any text in settings, run config and command words is a good value, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ few = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck
 
 
 def _refusal(do: Callable[[], object]) -> str | None:
-    """The plain sentence that refuses it, None where it is done."""
+    """The sentence of the refusal, None if accepted."""
     said = None
     try:
         do()
@@ -71,16 +71,14 @@ def _refusal(do: Callable[[], object]) -> str | None:
 @example("change_bounds", "[" * 5_000)
 @given(st.sampled_from(NAMES), TEXT)
 def test_a_setting_is_good_or_refused_by_name(name: str, text: str) -> None:
-    """Scenario: one setting, by its variable and by the file, holds any text. Outcome: settings, or one plain sentence that names
-    the setting; never another failure."""
+    """Scenario: one setting, by variable and by file, holds any text. Outcome: settings, or one sentence with its name."""
     with pytest.MonkeyPatch.context() as patch:
         try:
             patch.setenv(f"TIDEMARK_{name.upper()}", text)
         except (ValueError, UnicodeEncodeError):
-            # No environment holds it.
             return
         said = _refusal(load_settings)
-    # Of two settings that belong together, the other one may be named.
+    # Of two related settings, the other one may be named.
     assert said is None or name in said.lower() or "golden" in said or "sparse" in said
 
 
@@ -101,8 +99,8 @@ def test_a_project_is_a_number_and_nothing_else(monkeypatch: pytest.MonkeyPatch,
 @many
 @given(st.lists(TEXT, min_size=1, max_size=4).map("/".join), st.sampled_from(Source))
 def test_no_key_leads_out_of_its_project(tmp_path: Path, key: str, source: Source) -> None:
-    """Scenario: any text as the key of an object. Outcome: it is no delivery, or one of this project that leads nowhere
-    else; and a folder opens nothing that lies elsewhere."""
+    """Scenario: any text as an object's key. Outcome: no delivery, or one inside this project; a folder stays inside
+    too."""
     grammar = EXPORT_FORMAT.keys("{prefix}_{date}_{hour}_complete")
     found = grammar.parse(source, "10001", key, "", 1)
     if getattr(found, "batch", None) is not None:
@@ -143,8 +141,7 @@ DAYS = st.one_of(st.sampled_from(["2026-02-02", "2026-02-03"]), TEXT)
 def test_run_config_of_a_job_is_a_request_or_refused(
     first: str, last: str, back_to: str, reason: str, projects: list[str], tables: list[str]
 ) -> None:
-    """Scenario: run configs of rollback, rebuild and recovery with any texts. Outcome: a request of known projects and
-    days, or one plain sentence."""
+    """Scenario: run configs with any texts. Outcome: a request of known projects and days, or one sentence."""
     known = Settings(projects=("10001",))
     made: list[Any] = []
     shared: dict[str, Any] = {"first": first, "last": last, "projects": projects}
@@ -186,7 +183,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
 @given(TEXT)
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_a_word_of_a_command_is_good_or_bad_usage(words: tuple[str, ...], text: str) -> None:
-    """Outcome: 0, or 2 with a sentence; no failure of ours, and no stack trace."""
+    """Outcome: 0, or 2 with a sentence and no stack trace."""
     if "\0" in text or text.startswith("-"):
         return
     done = CliRunner().invoke(app, [word.replace("{}", text.encode("utf-8", "replace").decode()) for word in words])

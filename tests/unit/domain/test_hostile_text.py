@@ -1,4 +1,4 @@
-"""Names, values and reasons are data in every output: terminal, log, JSON, HTML, Markdown, SQL; and none is endless."""
+"""Names, values and reasons are bounded data in every output: terminal, log, JSON, HTML, Markdown, SQL."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _is_plain(text: str) -> bool:
      "see https://evil.example/login or HTTP://evil.example", "WWW.evil.example", "me@evil.example"],
 )  # fmt: skip
 def test_a_chat_gets_no_mention_link_or_markup_and_the_same_to_read(text: str) -> None:
-    """Slack reads `<…>` and `&`; others read `@name`, a URL and Markdown's links in what is no markup there."""
+    """Slack reads `<…>` and `&`; others read `@name`, URLs and Markdown links in plain text."""
     sent = as_chat(text)
     assert not re.search(r"[<>]|@\w|://|www\.|\]\(|&(?!amp;|lt;|gt;)", sent, re.IGNORECASE)
     assert html.unescape(sent).replace("\u2060", "") == text
@@ -88,8 +88,7 @@ def test_what_is_not_seen_is_spelled_out() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_markdown_shows_it_and_makes_nothing_of_it(text: str) -> None:
-    """Scenario: as an item of a list, a cell of a table, and in a block of code. Outcome: the one item, the one cell and the
-    one block hold the text as it is shown: no link, image, HTML or emphasis."""
+    """Outcome: a list item, a table cell and a code block hold the shown text, without link, image, HTML or emphasis."""
     parser = MarkdownIt("gfm-like", {"linkify": False})
     told = as_markdown(text)
     item = parser.parse(f"- {told}")
@@ -125,8 +124,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, shell: CliRunner, tmp_path: Path) -> None:
-    """Scenario: keys, reasons, causes and accepted reasons of the ledger hold markup, control characters, line breaks.
-    Outcome: each command prints it on lines of its own making, exits 0, and its JSON is JSON."""
+    """Scenario: hostile texts in the ledger. Outcome: each command prints them in its own lines, exits 0, valid JSON."""
     recordable = text.encode("utf-8", "backslashreplace").decode()
     key, batch = Slice(DAY, "10001"), BatchKey(Source.REGULAR, "10001", DAY)
     refused = Evaluation(Check.DELIVERY_RECONCILES, False, recordable, recordable)
@@ -186,8 +184,7 @@ def test_an_error_is_plain_from_its_birth() -> None:
 
 
 def test_nothing_is_printed_past_the_one_place() -> None:
-    """Scenario: the code is read. Outcome: consoles, rich's Text and markup, Dagster's Markdown are made in the modules that
-    escape, and nowhere else."""
+    """Outcome: only the escaping modules make consoles, rich's Text and markup, and Dagster's Markdown."""
     homes = {
         "Console(": {"pipeline_assets/cli/terminal.py"},
         "Text(": {"pipeline_assets/cli/terminal.py"},

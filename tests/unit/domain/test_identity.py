@@ -1,4 +1,4 @@
-"""Identity and winner as laws over 10,000 random cases: nothing but keys, days and ranks decides."""
+"""Identity and winner as laws over 10,000 random cases: only keys, days and ranks decide."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW = RawRow("1", DAY, Source.REGULAR, "o", 1, (1, "d"), "i", "u", None, None, (
 
 
 def _case(number: int) -> tuple[list[RawRow], int, tuple[Source, ...]]:
-    """Up to nine rows of few keys, days, times and contents, so that ties, nulls and window edges are common."""
+    """Up to nine rows with few keys, days, times and contents, so ties, nulls and window edges are common."""
     rng = random.Random(number)
     times = (None, datetime(2026, 2, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, 2, tzinfo=UTC))
     rows = [
@@ -49,7 +49,7 @@ def _case(number: int) -> tuple[list[RawRow], int, tuple[Source, ...]]:
 
 
 def delivered_whole(rows: Sequence[RawRow]) -> list[RawRow]:
-    """The rows with contents that cover their ids, times and days, as hashes do: equal contents mean equal rows."""
+    """Rows whose contents cover ids, times and days, like hashes: equal contents mean equal rows."""
     numbers: dict[tuple[object, ...], int] = {}
     found = []
     for row in rows:
@@ -60,9 +60,8 @@ def delivered_whole(rows: Sequence[RawRow]) -> list[RawRow]:
 
 
 def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
-    """Scenario: 10,000 random cases, in which refined names some rows. Outcome: a row wins if and only if nothing of its key
-    within the window ranks higher than the greatest row equal to it, and it is the one shown; no two winners of a key lie within
-    the window; each loser's reason fits what beats it; the order of rows is irrelevant."""
+    """Outcome: a row wins if and only if none of its key in the window outranks its greatest equal, and it is the shown
+    one; no two winners of a key lie in one window; each reason fits its better row; order is irrelevant."""
     seen: Counter[object] = Counter()
     for number in range(CASES):
         rows, window, precedence = _case(number)
@@ -100,13 +99,12 @@ def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
 
 
 def test_of_equal_rows_the_one_that_is_named_is_shown_else_the_least() -> None:
-    """Scenario: a row is delivered by two regular objects and a backfill, which source precedence puts first; a row with other
-    content and equal times lies beside it. Outcome: it wins as the greatest of them would; shown is the row that refined
-    names while it is there, else the least: regular before backfill, then object and line."""
+    """Scenario: one row by two regular objects and a preferred backfill, beside an unequal tie.
+    Outcome: it wins; shown is the row that refined names, else the least: regular before backfill, then object and line."""
     least, regular, recovered = ROW, replace(ROW, object_key="p"), replace(ROW, source=Source.BACKFILL, object_key="a")
     other = replace(ROW, content=(2, 2), row_id="v", object_key="0")
     rows = [recovered, other, regular, least]
-    # Alone, the other one ranks higher than the regular rows.
+    # Alone, the other row outranks the regular rows.
     assert outcomes([other, regular, least], BACKFILL_FIRST, 1)[0] is RowFate.WINNER
     for named, winner in (
         ([], least),
@@ -142,7 +140,7 @@ def test_what_makes_two_rows_one_event(changes: dict[str, object], is_same_event
 
 
 def test_nulls_never_collapse_rows() -> None:
-    """Scenario: rows without a send id, without a row id, with neither. Outcome: the row id, then content tells events apart."""
+    """Scenario: rows without send id, row id or both. Outcome: the row id, then content tells events apart."""
     by_row_id = replace(ROW, send_id=None)
     by_content = replace(by_row_id, row_id=None)
     assert by_row_id.key != replace(by_row_id, row_id="v").key
@@ -171,8 +169,7 @@ BLANK = (
 
 @pytest.mark.parametrize("blank", BLANK, ids=ascii)
 def test_an_id_that_nobody_can_see_is_no_id(blank: str) -> None:
-    """Scenario: events of different content whose insert_id, uuid or device is empty or blank. Outcome: they are named as if it
-    were absent, and an id with something to see keeps its blanks."""
+    """Outcome: an empty or blank id counts as absent; a visible id keeps its blanks."""
     nameless = replace(ROW, send_id=blank, row_id=blank)
     assert nameless.key != replace(nameless, content=(2, 2)).key
     assert nameless.key == replace(ROW, send_id=None, row_id=None).key
@@ -203,8 +200,7 @@ def test_the_window_ends_where_it_says(days_apart: int) -> None:
 
 
 def test_a_row_loses_to_one_that_loses_itself() -> None:
-    """Scenario: three rows a day apart, each better than the one before, with a window of one day.
-    Outcome: pairwise and without chaining, only the last one wins."""
+    """Scenario: three rows a day apart, each better, in a window of one day. Outcome: only the last one wins."""
     rows = [
         replace(ROW, event_date=DAY + timedelta(days=n), row_id=str(n), received_at=datetime(2026, 2, 9, n, tzinfo=UTC))
         for n in range(3)
@@ -266,8 +262,7 @@ def test_digest_text_is_lossless(digest: Digest) -> None:
 
 @given(digests, digests)
 def test_digests_of_two_versions_are_never_equal(one: Digest, other: Digest) -> None:
-    """Scenario: the same figures by two versions, and sums over both. Outcome: neither equals what either version measures, but
-    no rows are no rows, and text without a version is of version 1."""
+    """Outcome: equal figures of two versions differ, except for no rows; text without a version is of version 1."""
     if one != EMPTY:
         assert replace(one, version=1) != replace(one, version=2)
     if EMPTY not in (one, other) and one.version != other.version:

@@ -1,4 +1,4 @@
-"""A sketch of lateness is as exact as it says, adds up in any order, and is kept as the same text for the same rows."""
+"""A sketch of lateness has its stated precision, adds up in any order, and has one text for equal rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_bins_are_those_of_the_library() -> None:
 
 @given(SECONDS)
 def test_a_percentile_is_as_near_as_it_says(seconds: list[int]) -> None:
-    """The library's own sketch of the same rows tells the same, and the true value is within the error of it."""
+    """The library's own sketch agrees, and the true value is within its error."""
     sketch, library = a_sketch(seconds), DDSketch(RELATIVE_ERROR)
     for one in seconds:
         library.add(float(max(0, one)))
@@ -103,7 +103,7 @@ def test_too_little_data_recommends_nothing_and_says_how_much_there_is() -> None
     assert advise(few_rows, 0.001).reason == "9,999 rows are on record, 10,000 are the least that tell of 0.1 %"
     assert narrowness(few_days, 0, 0.001) is None
     assert advise(Lateness({}), 0.001).days is None
-    # One arrival day more, one row more: enough.
+    # One arrival day or one row more is enough.
     assert (advise(Lateness({0: 10**6}, 14), 0.001).days, advise(Lateness({0: 10_000}, 30), 0.001).days) == (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""What is told of the machine without asking Spark."""
+"""Facts about the machine without Spark."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def test_the_cores_of_the_engine_are_those_that_its_master_names(master: str, to
 def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: mounts inside mounts, one over another, a name with blanks, a link to a share; a system that tells no mounts.
-    Outcome: the innermost and latest counts, and where a link leads; nothing is said of a local one, and of none."""
+    """Outcome: the innermost and latest mount counts, also behind a link; nothing is said of a local one or of none."""
     shared = ("vmhgfs", "drvfs", "panfs", "wekafs", "orangefs", "pvfs2", "coda")
     (tmp_path / "link").symlink_to("/srv/share")
     mounts = (

@@ -1,4 +1,4 @@
-"""Who counts as dead: what this machine sees is certain, elsewhere looks are counted, and no clock is believed."""
+"""A process is dead by sight on this machine, by counted looks elsewhere, and never by a clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def standing_still(looks: int, *, beats: int = 7) -> Watch:
 
 
 def test_a_process_elsewhere_is_dead_when_its_beat_stands_still_and_not_before() -> None:
-    """Scenario: looks find the same beat. Outcome: it runs until enough of them have, and again with its next beat."""
+    """Scenario: looks find the same beat. Outcome: it runs until enough looks have, and again with its next beat."""
     for still in range(STILL_LOOKS):
         assert replace(A_PROCESS, watch=standing_still(still)).life(Sight.HIDDEN) is Life.RUNNING
     dead = replace(A_PROCESS, watch=standing_still(STILL_LOOKS))
@@ -61,8 +61,7 @@ def test_a_process_elsewhere_is_dead_when_its_beat_stands_still_and_not_before()
 
 
 def test_no_clock_kills_and_none_keeps_alive() -> None:
-    """Scenario: the clock leaps ahead between two looks, is set back, or stands; many look at once. Outcome: a leap counts as one
-    look, the others as none, and what comes after them is counted as ever."""
+    """Scenario: clocks leap, go back or stop; many look at once. Outcome: a leap counts as one look, the others as none."""
     assert watched((7, 0), (7, 86_400)).still == 1
     assert watched((7, 86_400), (7, 0), (7, 1), (7, 2)).still == 0
     set_back = watched((7, 86_400), *((7, LOOK_SECONDS * number) for number in range(STILL_LOOKS + 1)))
@@ -79,8 +78,7 @@ def test_what_this_machine_sees_is_certain_at_once() -> None:
 
 
 def test_a_run_dies_with_its_process_and_not_with_its_op() -> None:
-    """Scenario: an op ended, its process is there, gone or out of sight; the run does nothing else, or other work too; the
-    process carries out a part of the run. Outcome: dead where nothing of the run can live, others' work is left alone."""
+    """Outcome: a run is dead where none of its processes can live; other work is left alone."""
     ended = replace(A_PROCESS, is_ended=True)
     assert not ended.has_died_with_its_run(Sight.THERE)
     assert ended.has_died_with_its_run(Sight.GONE)
@@ -97,8 +95,7 @@ def test_a_run_dies_with_its_process_and_not_with_its_op() -> None:
 
 @pytest.mark.skipif(this_process.place() is None, reason="the system does not tell of processes in /proc")
 def test_a_process_is_known_by_boot_namespaces_number_and_start() -> None:
-    """Scenario: a child lives, is a zombie, is gone; its number is another process's; it is of another boot.
-    Outcome: what is here is seen as there or gone, everything else is hidden."""
+    """Scenario: a child lives, is a zombie, is gone; other numbers, other boots. Outcome: seen, gone, or hidden."""
     own = this_process.identity()
     assert this_process.sight(own) is Sight.THERE
     assert own.started is not None
@@ -119,7 +116,6 @@ def test_a_process_is_known_by_boot_namespaces_number_and_start() -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
     found: str = request.getfixturevalue("postgres")
@@ -127,7 +123,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def wait_until(is_so: object) -> None:
-    """Polls for a while."""
     for _ in range(400):
         if callable(is_so) and is_so():
             return
@@ -142,9 +137,8 @@ def ledger(url: str) -> Iterator[Ledger]:
 
 
 def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) -> None:
-    """Scenario: an op works, its ledger forgets it, it ends; the run begins another try; a run without a process is missed.
-    Outcome: it beats all the time, on PostgreSQL as on SQLite; it is ended afterwards; looks are counted by the database's
-    clock."""
+    """Scenario: an op works, its ledger forgets it, it ends; another try; a missing process.
+    Outcome: it beats on both databases until its end; the database's clock counts looks."""
     processes = ledger.processes
 
     def of_run() -> Process:
@@ -166,7 +160,7 @@ def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) ->
         dead = replace(this_process.identity(), started=0)
         processes.begin("dead", "drill", dead, 0, (long_ago - timedelta(days=9)).isoformat())
         assert timedelta(hours=31) > max(processes.live_ages()) > timedelta(hours=29)
-        # Of another machine, and missed: it may have lost no more than its way to the ledger.
+        # Of another machine, and missed: it may have lost only its way to the ledger.
         processes.begin(
             "dead", "drill", replace(dead, place="elsewhere"), 0, (long_ago - timedelta(days=1)).isoformat()
         )
@@ -198,7 +192,7 @@ def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) ->
 
 
 def test_a_beat_survives_a_ledger_that_is_away(tmp_path: Path) -> None:
-    """Scenario: the ledger's table is away while an op works, and comes back. Outcome: it beats on."""
+    """Scenario: the ledger's table is away while an op works. Outcome: it beats on."""
     url = f"sqlite:///{tmp_path}/ledger.db"
     with closing(Ledger(url)) as ledger, heartbeat(url, RUN, "daily_load", 1, seconds=0.05):
         with ledger.engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""What is proposed for a day that does not agree: the run that closes it, or what a person decides."""
+"""The repair of a day that differs: the run that closes it, or an operator's decision."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAYS = {"is_lacking": True, "hours_to_ask": ALL_DAY}
             {"unread": {Source.BACKFILL: {DAY, _key(1).event_date}}, "lacking_hours": ALL_DAY[:2]},
             [f"load: tidemark load --source backfill --from {DAY} --to 2026-02-03 --project 10001"],
         ),
-        # What arrived near the day is loaded first, and may hold nothing of it.
+        # Arrivals near the day are loaded first, and may hold none of its events.
         (
             {"unread": {Source.REGULAR: {_key(1).event_date}}, "hours_to_ask": ALL_DAY},
             [
@@ -57,9 +57,9 @@ DAYS = {"is_lacking": True, "hours_to_ask": ALL_DAY}
             ],
         ),
         (DAYS, [f"recover days: tidemark recover {SPAN} --load"]),
-        # More is published: the vendor has nothing that would take rows away.
+        # More is published than counted: the vendor could only add rows.
         ({**DAYS, "is_lacking": False}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
-        # What a vendor still delivers is not asked for; what is there already is loaded.
+        # Hours that the vendor still delivers are not requested; present ones are loaded.
         ({**DAYS, "lacking_hours": ALL_DAY[:2], "open_until": OPEN}, [f"wait: tidemark reconcile {SPAN}"]),
         ({**DAYS, "open_until": OPEN}, [f"wait: tidemark reconcile {SPAN}"]),
         (
@@ -72,7 +72,7 @@ DAYS = {"is_lacking": True, "hours_to_ask": ALL_DAY}
             [f"decide: tidemark diff refined/events {DAY} --project 10001"],
         ),
         ({}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
-        # A person's hold, refusals and exclusions are theirs to undo, and what is held no load changes.
+        # Only an operator undoes holds, refusals and exclusions, and no load changes a held day.
         (
             {**DAYS, "unread": {Source.REGULAR: {DAY}}, "holds": {"refined/events": "doubled"}},
             [f'decide: tidemark release {SPAN} --table refined/events --reason "REASON"'],

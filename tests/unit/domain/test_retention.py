@@ -1,4 +1,4 @@
-"""What may be expired: never what is young, named, or shown by main within the history that is kept."""
+"""Expiry spares young and named snapshots, and those that main showed within the kept history."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_main_keeps_its_history_and_what_it_showed_when_that_begins() -> None:
 
 @pytest.mark.parametrize("hours_unrecorded", [0.01, 1, 23])
 def test_a_change_recorded_within_the_history_can_be_undone_whenever_it_was_committed(hours_unrecorded: float) -> None:
-    """On record 30 days ago to the minute, by its commit longer ago: what stood before it, 40 days old, is kept as well."""
+    """On record 30 days ago, committed earlier: the state before it, 40 days old, is kept too."""
     change = _snapshot(3, 30 + hours_unrecorded / 24)
     assert expirable([_snapshot(1, 50), _snapshot(2, 40), change, MAIN[-1]], {5}, NOW, timedelta(days=30)) == [1]
 
 
 def test_a_head_that_is_old_stays() -> None:
-    """A table that nobody wrote for a year."""
+    """A table without a write for a year."""
     assert expirable([_snapshot(1, 400), _snapshot(2, 300)], {2}, NOW, timedelta(days=30)) == [1]
     assert expirable([_snapshot(1, 400)], {1}, NOW, timedelta(days=30)) == []
 
@@ -48,15 +48,14 @@ def test_a_head_that_is_old_stays() -> None:
     ("days_old", "named", "is_expired"), [(0.9, False, False), (1.1, False, True), (9.0, True, False)]
 )
 def test_staged_snapshots_live_a_day_or_as_long_as_their_branch(days_old: float, named: bool, is_expired: bool) -> None:
-    """What is not on main was staged: refused, or published under another id."""
+    """Staged: refused, or published under another id."""
     staged = _snapshot(9, days_old, is_on_main=False)
     heads = {5, 9} if named else {5}
     assert (9 in expirable([*MAIN, staged], heads, NOW, timedelta(days=30))) is is_expired
 
 
 def test_nothing_is_removed_that_the_oldest_live_run_may_use() -> None:
-    """Scenario: no run works; one has for an hour; one for thirty. Outcome: a day; a day; longer than that run, by what clocks
-    may differ; with that as history nothing of main goes that it may have read."""
+    """Outcome: a day, or longer than the oldest run by the clocks' difference; its main snapshots stay."""
     hours = timedelta(hours=1)
     assert least_age([]) == least_age([hours]) == YOUNGEST
     assert least_age([30 * hours, hours]) == 31 * hours
@@ -64,7 +63,6 @@ def test_nothing_is_removed_that_the_oldest_live_run_may_use() -> None:
 
 
 def test_a_short_history_is_a_day_at_least() -> None:
-    """Whatever is asked for, nothing younger than a day goes."""
     kept = {one.snapshot_id for one in MAIN} - set(expirable(MAIN, {5}, NOW, timedelta(0)))
     assert kept == {4, 5}
 

@@ -1,4 +1,4 @@
-"""What is revenue of an event, and what is not; how JSON and numbers read is compared with Spark (spark/test_revenue.py)."""
+"""An event's revenue; JSON and numbers are compared with Spark in spark/test_revenue.py."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_no_revenue_is_lost_to_the_look_at_the_text() -> None:
 
 
 def test_what_repeats_the_revenue_of_another_event_neither_has_nor_claims_any() -> None:
-    """Outcome: by default the two types that the vendor computes; an event without a type has revenue, and an empty list excepts
-    none."""
+    """Outcome: by default the two types that the vendor computes; an event without a type has revenue, an empty list
+    excepts none."""
     kinds = (SALE, f"{SALE} (Verified)", f"{SALE} (Unverified)", f"{SALE} (verified)", None)
 
     def found(rule: RevenueRule) -> list[list[tuple[bool, Decimal | None, bool]]]:
@@ -59,7 +59,7 @@ def test_what_repeats_the_revenue_of_another_event_neither_has_nor_claims_any() 
 
 @pytest.mark.parametrize("bag", [r'"{\"$revenue\": 20}"', '[{"$revenue": 20}]', '"revenue"', '{"revenue"'])
 def test_properties_that_are_no_object_are_unreadable_revenue(bag: str) -> None:
-    """Scenario: text and lists in place of a bag, as rows of before or of another program hold them. Outcome: counted, not 0."""
+    """Scenario: text and lists in place of a bag, as other programs write them. Outcome: counted, not 0."""
     assert RULE.money_of(bag) == UNREADABLE
     assert RULE.money_of('{"note": "no \\\\ money"}') == NO_MONEY
 
@@ -72,7 +72,7 @@ def test_properties_that_are_no_object_are_unreadable_revenue(bag: str) -> None:
     ],
 )  # fmt: skip
 def test_an_absurd_amount_is_unreadable(bag: str) -> None:
-    """Scenario: milliseconds sent as a price, amounts beyond any currency. Outcome: they count as unreadable."""
+    """Scenario: milliseconds sent as a price, amounts beyond any currency."""
     assert RULE.money_of(bag) == UNREADABLE
 
 
@@ -80,7 +80,7 @@ NAMES = ("it's", "a.b", "a[0]", "a?b", "$", 'quo"te', "é", "a\\b", "x y", "'", 
 
 
 def test_every_name_that_settings_take_is_read() -> None:
-    """Scenario: revenue in properties whose names hold quotes, dots, brackets, blanks. Outcome: each is read, and no other."""
+    """Scenario: property names with quotes, dots, brackets, blanks. Outcome: each is read, and no other."""
     for name in NAMES:
         bag = json.dumps({"other": 1, "quo": 1, "a": {"b": 1}, name: 7.5}, ensure_ascii=False)
         rule = RevenueRule.of(Settings(revenue_properties=(name,), price_properties=()))
@@ -88,8 +88,8 @@ def test_every_name_that_settings_take_is_read() -> None:
 
 
 def test_an_amount_of_a_million_digits_is_unreadable_at_once() -> None:
-    """Scenario: texts of a million digits as revenue, price and quantity, exponents of ten digits, and numbers and names beyond
-    what the reader of JSON takes beside a good amount. Outcome: within seconds none reads as an amount, and each is claimed."""
+    """Scenario: amounts, exponents, numbers and names beyond JSON's limits. Outcome: unreadable and claimed within
+    seconds."""
     digits = "1" * 1_000_000
     bags = [
         f'{{"{name}": "{text}", "price": 1}}' for name in ("revenue", "quantity") for text in (digits, f"0.{digits}")

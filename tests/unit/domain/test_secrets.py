@@ -1,4 +1,4 @@
-"""No setting that may hold a secret is ever echoed: canaries in every form of URL are looked for in all that is written."""
+"""No output echoes a setting that may hold a secret: canaries in every form of URL."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
 @pytest.mark.parametrize("name", ["TIDEMARK_CATALOG_URL", "TIDEMARK_LEDGER_URL"])
 def test_a_database_url_is_never_echoed(name: str, shell: Callable[..., Any], tmp_path: Path) -> None:
-    """Scenario: `status` and `load`, with and without --verbose, with URLs that are mistyped, and that lead to no server.
-    Outcome: one sentence that names the setting or the place; the canary stands nowhere, files included."""
+    """Scenario: `status` and `load` with mistyped and dead URLs. Outcome: one sentence; the canary is in no output or
+    file."""
     for url in [*MISTYPED, *WELL_FORMED]:
         for words in (
             (("status",), ("status", "--verbose"), LOAD)
@@ -223,8 +223,7 @@ def test_settings_show_no_secret_of_theirs() -> None:
 
 
 def test_the_jvm_and_dagster_are_told_secrets_where_they_hide_them() -> None:
-    """Scenario: a password in the query of the catalog's URL, a key among Spark's settings. Outcome: neither is part of the JDBC
-    address that errors repeat, nor of the resource's configuration that Dagster shows; Spark's redaction covers their names."""
+    """Outcome: no JDBC address and no resource config holds them; Spark's redaction covers their names."""
     for url in WELL_FORMED:
         told = catalog_config(Settings(catalog_url=url))
         assert _is_clean(told["spark.sql.catalog.lake.uri"]), url
@@ -240,8 +239,7 @@ def test_the_jvm_and_dagster_are_told_secrets_where_they_hide_them() -> None:
     "name", ["header.Authorization", "header.X-Api-Key", "header.x-tenant", "rest.authorization", "api.key", "apikey"]
 )
 def test_what_a_rest_catalog_knows_us_by_is_a_secret(name: str) -> None:
-    """Scenario: a header or a key for the server of the catalog. Outcome: Dagster's page of the resource, which is also what the
-    JVM is started with, has it not; Spark's redaction covers its name; no output shows it."""
+    """Outcome: Dagster's page, the JVM's command line and all output lack it; Spark's redaction covers its name."""
     key = f"spark.sql.catalog.lake.{name}"
     settings = Settings(spark_config={key: f"Bearer {CANARY}", "spark.sql.catalog.lake.scope": "all"})
     told = spark_resource(settings).spark_config
@@ -256,9 +254,8 @@ def test_what_a_rest_catalog_knows_us_by_is_a_secret(name: str) -> None:
 def test_a_failing_op_and_a_sensor_tick_write_no_secret(
     spark: Any, tmp_path: Path, shell: Callable[..., Any], capfd: Any
 ) -> None:
-    """Scenario: a real instance on disk; the definitions are built, a sensor evaluated and a job run whose database refuses the
-    connection for good: the ledger's in Python, the catalog's in the JVM. Outcome: failure and reason to skip name the place;
-    the canary is in no record, log or file."""
+    """Scenario: a sensor and a job run on disk while the ledger's or the catalog's database refuses.
+    Outcome: failure and skip reason name the place; no record, log or file holds the canary."""
     bad, good = WELL_FORMED[-1], f"sqlite:///{tmp_path}/catalog.db"
     with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
         for catalog, ledger, said in (
@@ -291,8 +288,7 @@ def test_a_failing_op_and_a_sensor_tick_write_no_secret(
 
 
 def test_what_a_library_says_is_told_without_the_secret() -> None:
-    """Scenario: a foreign error whose cause holds the password, as the JVM and drivers write it. Outcome: neither our error nor
-    what is told of the chain holds it; an error without secrets stays itself."""
+    """Scenario: a foreign error's cause holds the password. Outcome: our error and its chain lack it."""
     remember({"catalog_url": WELL_FORMED[0]})
     cause = OSError(f"jdbc:postgresql://h/d?user=t&password={CANARY}")
     with pytest.raises(TidemarkError) as raised:
@@ -323,7 +319,7 @@ def test_a_url_is_shown_as_far_as_it_may(url: str, said: str) -> None:
 
 
 def test_what_opens_a_webhook_is_removed_from_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its path, a password or a token in its address, and the secret that signs."""
+    """Its path, a password or a token in its address, and the signing secret."""
     remember(
         {"notify_urls": f"https://hooks.example/services/T0001/{CANARY}, https://tide:{CANARY}@h/hook?token={CANARY}"}
     )
@@ -357,7 +353,7 @@ def test_what_libraries_are_told_by_the_environment_is_removed_in_every_spelling
 
 
 def test_a_secret_is_removed_before_what_surrounds_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else half of it would stay, which is equal to nothing that is looked for."""
+    """A cut half would match no known secret."""
     monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY * 3)
     for length in range(280, 300):
         said = f"{'x' * length} {CANARY * 3}"
@@ -381,7 +377,7 @@ def test_a_mistyped_toml_value_of_spark_is_refused_by_name(tmp_path: Path, monke
 
 
 def test_what_is_stored_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a person's reasons and a library's words hold a secret. Outcome: no row, notice or decision object does."""
+    """Scenario: reasons and a library's words hold a secret. Outcome: no row, notice or decision object does."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
     key = Slice(date(2026, 2, 2), "10001")
     batch = BatchKey(Source.REGULAR, key.project_id, key.event_date)

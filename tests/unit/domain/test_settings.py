@@ -1,4 +1,4 @@
-"""Settings come from file and environment, and anything unknown or bad is refused by name."""
+"""Settings come from file and environment; unknown and bad ones are refused by name."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def test_environment_wins_over_the_file(folder: Path, monkeypatch: pytest.Monkey
 def test_sqlite_on_a_disk_of_several_machines_is_refused_unless_it_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Scenario: the file of the catalog or the ledger lies on NFS. Outcome: one sentence names file, type and ways out; the
-    setting that names another type changes nothing, the one that names this type lets it be; PostgreSQL is fine."""
+    """Scenario: catalog or ledger file on NFS. Outcome: a sentence with file, type and ways out; its own type allows it."""
     mounts = folder / "mountinfo"
     mounts.write_text(f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:9 / {folder}/share rw - nfs4 server:/data rw\n")
     monkeypatch.setattr(machine, "_MOUNTS", mounts)
@@ -86,7 +85,7 @@ def test_relative_paths_become_absolute(folder: Path) -> None:
 def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A default that follows from the machine is in no record; what a person sets is, wherever it is set."""
+    """A default that follows from the machine is in no record; an operator's value is."""
     versions, limits = [], []
     for memory in (8 * 1024**3, 512 * 1024**2):
         monkeypatch.setattr(machine, "memory_bytes", lambda memory=memory: memory)
@@ -174,7 +173,7 @@ def test_local_path(url: str, path: str | None) -> None:
 
 
 def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One default follows from the machine; shown is the one of a large one.
+    # One default follows from the machine; the documented one is of a large machine.
     monkeypatch.setattr(machine, "memory_bytes", lambda: 2**36)
     monkeypatch.setattr(machine, "cores", lambda: 2)
     text = (PROJECT_ROOT / "tidemark.toml").read_text()
@@ -184,7 +183,7 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     sections = {line[1:-1] for line in lines if line.startswith("[")}
     assert sections == {"spark_config", "change_bounds"}
     assert set(shown) | set_there | sections == set(Settings.model_fields)
-    # What has no default of its own is shown by an example.
+    # A setting without a default is shown by an example.
     shown["first_arrival"] = str(shown["first_arrival"])
     own = (
         *("ledger_url", "first_arrival", "golden_url", "golden_query", "jars_dir"),
@@ -223,7 +222,8 @@ def test_a_url_of_the_vendor_that_cannot_be_asked_is_refused_without_showing_it(
 
 
 def test_what_kubernetes_says_of_a_service_is_no_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a cluster has services `tidemark` and `tidemark-web`. Outcome: pods start; a mistaken setting is refused."""
+    """Scenario: a cluster has services `tidemark` and `tidemark-web`. Outcome: pods start; a mistaken setting is
+    refused."""
     for service in ("TIDEMARK", "TIDEMARK_WEB"):
         for name, value in {
             "SERVICE_HOST": "10.0.0.7",
@@ -264,7 +264,7 @@ ROLE = (
     "TOKEN_DIR",
     "CREDENTIALS_PATH",
 )
-"""Where a worker finds the credentials of its role: nothing that opens anything."""
+"""Sources of a worker's role credentials, which open nothing by themselves."""
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ ROLE = (
 def test_what_only_works_on_one_machine_is_refused_for_a_cluster(
     master: str, changes: dict[str, Any], said: str | None
 ) -> None:
-    """Scenario: a folder, a shared one, a secret for executors, a catalog that the driver alone opens; on each kind of cluster.
-    Outcome: one sentence for what workers would not see, or everybody would; the secret is not in it. One machine takes all."""
+    """Outcome: on a cluster, one sentence for invisible places and exposed secrets, without the secret; one machine
+    takes all."""
     require_cluster_settings(Settings(**{**BUCKETS, **changes}, spark_master="local[2]"))
     settings = Settings(**{**BUCKETS, **changes}, spark_master=master)
     if said is None:
@@ -320,7 +320,7 @@ def test_settings_come_back_as_they_were() -> None:
 
 
 def test_what_chooses_the_inputs_is_recorded_and_is_no_other_code() -> None:
-    """Scenario: the policy for days without a snapshot is another. Outcome: a publication names it, what is published stays."""
+    """Outcome: another policy for days without a snapshot is on record, and published days stay."""
     other = THEN.model_copy(update={"missing_snapshot": MissingSnapshot.PREVIOUS, "previous_snapshot_days": 3})
     for table in AS_OF_TABLES:
         sides = table.recorded_settings(THEN), table.recorded_settings(other)
@@ -331,7 +331,7 @@ def test_what_chooses_the_inputs_is_recorded_and_is_no_other_code() -> None:
 
 
 def test_which_events_repeat_revenue_is_recorded_and_is_other_code() -> None:
-    """Outcome: a list that changed makes the revenue of published days stale, and a replay uses the list of then."""
+    """Outcome: a changed list makes published revenue stale, and a replay uses the list of then."""
     sides = Settings(), Settings(event_types_without_revenue=())
     recorded = [DAILY_REVENUE.recorded_settings(one) for one in sides]
     default = ["[Amplitude] Revenue (Verified)", "[Amplitude] Revenue (Unverified)"]
@@ -350,7 +350,7 @@ def test_what_differs_is_told_with_both_values() -> None:
 
 
 def test_no_secret_is_recorded() -> None:
-    """Scenario: a table of a user's own reads a setting that may hold a password. Outcome: no record holds it."""
+    """Scenario: a user's table reads a setting that may hold a password. Outcome: no record holds it."""
     names = ("catalog_url", "notify_urls", "spark_config", "dedupe_window_days")
     assert on_record(THEN, names) == {"dedupe_window_days": 2}
 

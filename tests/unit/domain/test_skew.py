@@ -1,4 +1,4 @@
-"""Shares, work of tasks and what is worth a warning; how a large object is divided."""
+"""Shares, work of tasks, warnings; division of a large object."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_name_is_data_and_has_a_bound() -> None:
     [([], 1.0), ([0.0, 0.0], 1.0), ([5.0], 1.0), ([1.0, 2.0, 9.0], 4.5), ([8.0, 0.0, 0.0, 0.0], 4.0)],
 )
 def test_the_largest_task_is_compared_with_the_median_one(tasks: list[float], ratio: float) -> None:
-    """Where half of the tasks have nothing to do, with the mean: a ratio is always a number."""
+    """Where half of the tasks have no work, with the mean: a ratio is always a number."""
     assert ratio_of(tasks) == ratio
 
 

@@ -1,4 +1,4 @@
-"""What a drill calls survived, and that it leaves no point out."""
+"""A drill's judgement of survival, and its list of points."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ WHOLE = DrillState(
 
 def test_what_is_whole_has_no_fault() -> None:
     assert list(faults(WHOLE, CALM, [DAY])) == []
-    # A rebuild was swapped in, undone and swapped in again.
     swap, undo = Change(TABLE, KEY, "3:a", str(EMPTY)), Change(TABLE, KEY, str(EMPTY), "3:a")
     assert list(faults(replace(WHOLE, changes=[*WHOLE.changes, *(swap, undo) * 2]), CALM, [DAY])) == []
 
@@ -76,7 +75,7 @@ _ONE = {Failpoint.AFTER_APPLY, Failpoint.BEFORE_PUBLISH, Failpoint.IN_TRANSACTIO
     ],
 )
 def test_a_drill_leaves_no_point_out(promise: Promise, absent: set[Failpoint], kinds: int) -> None:
-    """Whoever adds a point to the load path has it drilled, in every way when asked for all."""
+    """The drill covers every failpoint of the load path, in every way when all are requested."""
     once, full = planned("10001", promise, is_full=False), planned("10001", promise, is_full=True)
     assert (
         {trial.point for trial in once}
@@ -119,9 +118,8 @@ def test_a_drill_has_a_ledger_of_its_own(url: str, expected: str) -> None:
 def test_a_drilled_recovery_is_survived_and_what_is_lost_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: the recoveries of two days are killed, one after the other, in one landing. That of a third day is too, and what
-    comes after it recovers nothing, but writes over an object of the first day. Outcome: the first two have no fault; then what
-    is not there of the third day is named, and the object of the first, and nothing else."""
+    """Scenario: two days' recoveries are killed; a third one's restart recovers nothing and overwrites an object.
+    Outcome: the first two are good; the third day's missing objects and the overwritten one are named."""
     (tmp_path / "landing").mkdir()
     settings = Settings(
         landing_url=str(tmp_path / "landing"),

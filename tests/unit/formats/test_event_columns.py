@@ -1,4 +1,4 @@
-"""Whole columns parsed at once are what parsing line by line gives, or nothing."""
+"""Parsing whole columns at once equals parsing line by line, or declines."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TIME = '"event_time":"2026-02-02 10:00:00.000000"'
 
 
 def parsed(lines: list[bytes], columns: ColumnParser = COLUMNS) -> dict[str, pa.Array] | None:
-    """What the fast path makes of lines."""
+    """The fast path's result."""
     return columns.parse(b"".join(b"%b\n" % line for line in lines), len(lines))
 
 
 def taken(lines: list[bytes]) -> bool:
-    """Whether the fast path took the lines; asserts that it gave what the line parser gives."""
+    """Whether the fast path took the lines; asserts that it equals the line parser."""
     columns = parsed(lines)
     if columns is None:
         return False
@@ -81,7 +81,7 @@ def test_a_line_that_needs_a_look_is_left_to_the_line_parser(member: str) -> Non
 
 
 def test_a_line_holds_one_event_and_an_event_one_line() -> None:
-    """A decoder of many lines takes values wherever they begin and end; those of another line count are none of ours."""
+    """A decoder of many lines takes values wherever they end; those of another line are rejected."""
     good = ("{" + TIME + "}").encode()
     within = [("{" + TIME + ',"data":[{}').encode(), b",{}]}"]
     for odd in ([good + good, b""], [*within, good + good], [good + good, *within], [b"", good + good], [good, b"  "]):
@@ -101,7 +101,7 @@ def test_times_before_1970_lie_on_their_day() -> None:
 
 
 def test_bags_delivered_as_text_are_taken_and_text_that_holds_none_is_left_to_the_line_parser() -> None:
-    """Outcome: an export whose bags are text is no slower path, and a column may hold both forms."""
+    """Outcome: bags as text are as fast, and a column may hold both forms."""
     bags = [r'{"a":"\\"}', r'"{\"a\":1}"', r'"{\"a\":\"\\ud83d\"}"', '""', "null"]
     lines = [f'{{{TIME},"event_properties":{bag},"sample_rate":"{{"}}'.encode() for bag in bags]
     assert taken(lines)
@@ -119,7 +119,7 @@ def test_the_deepest_line_allowed_is_taken() -> None:
 
 
 def test_usual_events_and_the_vendors_own_are_taken() -> None:
-    """Or the agreement above would be vacuous."""
+    """Otherwise the agreement would be vacuous."""
     assert taken([json.dumps(an_event(city=f"ü{n}", event_properties={"n": n})).encode() for n in range(50)])
     for path in REAL_OBJECTS:
         lines = gzip.decompress(path.read_bytes()).splitlines()
@@ -140,7 +140,7 @@ class _Shelf:
     st.lists(st.sampled_from(["good", "good", "good", "bad", "blank", "extra", "long bag"]), max_size=60), st.booleans()
 )
 def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_a_break: bool) -> None:
-    """Every line of an object ends as a row, a refused line or a blank, under its own number and offset, in order."""
+    """Every line ends as a row, a refused line or a blank, with its number and offset, in order."""
     forms = {
         "good": lambda n: json.dumps(an_event(event_id=n)).encode(),
         "bad": lambda n: b'{"event_type":"open","device_id":"d1"}',
@@ -148,7 +148,7 @@ def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_
         "extra": lambda n: json.dumps(an_event(event_id=n) | {"new": n}).encode(),
         "long bag": lambda n: json.dumps(an_event(event_id=n, event_properties={"x": "y" * 2000})).encode() + b"\r",
     }
-    # An object of bad lines alone, or with a bad end, is refused as a whole (tests/unit/transforms/test_whole_objects.py).
+    # An object of bad lines alone, or with a bad end, is refused whole (tests/unit/transforms/test_whole_objects.py).
     assume("bad" not in kinds or {*kinds} - {"bad", "blank"})
     ends_with_a_break = ends_with_a_break or kinds[-1:] == ["bad"]
     lines = [forms[kind](number) for number, kind in enumerate(kinds, 1)]

@@ -1,4 +1,4 @@
-"""Every delivered line becomes the event it says, or one named refusal; the fast and the lenient parser agree."""
+"""Every line becomes its event, or one named refusal; the fast and the lenient parser agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _line(**changes: Any) -> bytes:
 
 
 def _raw(key: str, text: str) -> bytes:
-    """A line in which one value is exactly this text."""
+    """A line with one value of exactly this text."""
     return _line(**{key: "@@"}).replace(b'"@@"', text.encode("utf-8", "surrogatepass"))
 
 
@@ -83,7 +83,7 @@ BAGS = ("data", "event_properties", "global_user_properties", "group_properties"
     ],
 )
 def test_a_bag_delivered_as_text_is_the_bag(bag: str) -> None:
-    """Outcome: an event with its bags as text, their escapes undone once, is the same row as the one with the bags."""
+    """Outcome: bags as text, with escapes undone once, give the same row."""
     for column in BAGS:
         as_object = read(a_line(f'"{column}":{bag}'))
         for text in (json.dumps(bag), json.dumps(f" {bag}\n"), json.dumps(bag, ensure_ascii=False)):
@@ -202,19 +202,17 @@ def test_the_fast_and_the_lenient_parser_agree(event: dict[str, Any]) -> None:
     assert PARSER.parse(line) == parse_leniently(line)
 
 
-# -- lines as they really come, member by member ---------------------------------------------------------------
-
 REAL_OBJECTS = sorted((Path(__file__).parents[2] / "data" / "airbyte_source_amplitude").glob("*.gz"))
 EVENT_TIME = '"event_time":"2026-02-02 10:00:00"'
 
 
 def a_line(*members: str, event_time: str = EVENT_TIME) -> bytes:
-    """A line whose members are given as JSON text: what `json.dumps` would never write."""
+    """A line whose members are JSON text, which `json.dumps` would never write."""
     return ("{" + ",".join(part for part in (event_time, *members) if part) + "}").encode()
 
 
 def nested(levels: int, *, key: str = "data") -> bytes:
-    """A line whose deepest value lies `levels` deep, the line's own braces included."""
+    """A line whose deepest value lies `levels` deep, its own braces included."""
     return a_line(f'"{key}":' + "[" * (levels - 1) + "]" * (levels - 1))
 
 
@@ -387,7 +385,7 @@ UNREADABLE = [
 
 @pytest.mark.parametrize("member", UNREADABLE, ids=[member[:40] for member in UNREADABLE])
 def test_a_value_that_nothing_rests_on_is_null_and_its_text_is_kept(member: str) -> None:
-    """The line stays: nobody loses an event over a column that decides neither its key, nor its day, nor its first rank."""
+    """The line stays: such a column decides neither key, nor day, nor first rank."""
     key, _, text = member.partition(":")
     column = key.strip('"')
     parsed = read(a_line(member, '"zeta":1', '"city":"a"'))
@@ -398,7 +396,7 @@ def test_a_value_that_nothing_rests_on_is_null_and_its_text_is_kept(member: str)
 
 
 def test_only_what_key_day_and_first_rank_rest_on_refuses_a_line() -> None:
-    """Of all 55 columns: text is always read, and an unreadable value of any other is null, but of these three."""
+    """Text is always read; of all 55 columns only these three refuse the line when unreadable."""
     needed = {"app", "event_time", "server_upload_time"}
     for key, column in DELIVERED_KEYS.items():
         members = [f'"{key}":["no value of it"]']
@@ -423,7 +421,7 @@ def test_an_empty_text_is_null_but_in_a_text_column() -> None:
 
 
 def test_a_kept_text_takes_no_delivered_key_and_none_takes_its_own() -> None:
-    """`schema` is the one typed column whose name may be an unknown key too, beside `$schema`."""
+    """`schema` is the one typed column whose name may also be an unknown key, beside `$schema`."""
     both = read(a_line('"$schema":"v1"', '"schema":7'))
     assert (value(both, "schema"), both.extra) == (None, '{"$schema":"v1","schema":7}')
     for key in ("$schema", "schema"):
@@ -558,8 +556,6 @@ def test_every_field_of_the_real_events_equals_the_source() -> None:
     assert seen == 8
 
 
-# -- fast and lenient agree ------------------------------------------------------------------------------------
-
 _TEXTS = st.one_of(
     st.text(max_size=8).map(json.dumps),
     st.text(st.characters(exclude_characters='"\\', min_codepoint=32, exclude_categories=["Cs"]), max_size=8).map(
@@ -608,7 +604,7 @@ def members(draw: st.DrawFn) -> str:
         st.sampled_from([*DELIVERED_KEYS, *DELIVERED_KEYS, "insert_id", "schema", "unknown", r"k\ud83d", r"\u0063ity"])
     )
     fitting = _BY_KIND[VENDOR_COLUMNS[DELIVERED_KEYS[key]]] if key in DELIVERED_KEYS else _JSON_TEXTS
-    # Mostly what the column expects, or the fast path would hardly be taken.
+    # Mostly expected values, or the fast path would hardly be taken.
     return f'"{key}":{draw(fitting if draw(st.integers(0, 9)) else _JSON_TEXTS)}'
 
 
@@ -652,7 +648,7 @@ def test_no_damage_to_a_line_stops_the_parser(data: st.DataObject) -> None:
 
 
 def test_the_agreement_is_not_vacuous() -> None:
-    """Plain lines with all 55 keys take the fast path, and there agree too."""
+    """Plain lines with all 55 keys take the fast path."""
     numbers = random.Random(7)
     plain = {
         ColumnType.STRING: lambda: f'"ü{numbers.getrandbits(30)}"',
@@ -674,7 +670,7 @@ _STRICT_TIME = re.compile(
 
 
 def _strictly(text: str) -> datetime | None:
-    """The contract's times, read another way than the parser does."""
+    """The contract's times, read independently of the parser."""
     found = _STRICT_TIME.fullmatch(text)
     if found is None or (found[4] and (int(found[5]) > 23 or int(found[6]) > 59)):
         return None
@@ -746,8 +742,7 @@ _ADVERSE = {
 @pytest.mark.parametrize("name", ["session_id", "location_lat", "event_time", "unknown"])
 @pytest.mark.parametrize("shape", _ADVERSE)
 def test_a_long_value_is_read_or_refused_at_once(shape: str, name: str) -> None:
-    """Scenario: 250 kB of what makes a careless reader look at every digit again for every digit (20 kB took 10 s).
-    Outcome: an answer within two seconds of CPU, also beside a cut emoji, which sends the line through another reader."""
+    """Scenario: 250 kB that cost a careless reader quadratic time (20 kB took 10 s). Outcome: two seconds of CPU."""
     value = _ADVERSE[shape](_LENGTH)
     for city in ("", ', "region": "\\ud83d"'):
         line = f'{{"event_time": "2026-02-02 10:00:00.000000"{city}, "{name}": {value}}}'.encode()

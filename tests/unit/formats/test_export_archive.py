@@ -1,4 +1,4 @@
-"""An archive of the vendor's is believed only as far as it is checked."""
+"""The vendor's archive is believed only as far as it is checked."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_member_that_must_not_be_there_refuses_the_archive(name: str, said: st
 
 
 def _with_raw_name(name: str) -> bytes:
-    """zipfile itself changes some names when it writes them, so they are put in afterwards."""
+    """zipfile changes some names when writing, so they are put in afterwards."""
     stand_in = "x" * len(name.encode())
     return zipped([(stand_in, BODY)]).replace(stand_in.encode(), name.encode())
 
@@ -111,7 +111,7 @@ def test_a_bad_member_costs_its_hour_alone(bad: bytes, said: str) -> None:
 def test_damage_that_only_the_zip_notices_costs_its_hour() -> None:
     body = zipped([(_name(8), BODY), (_name(9), gzip.compress(b"{}" * 10, mtime=0))])
     at = body.index(b"\x1f\x8b", body.index(_name(9).encode()))
-    # The flag bits of the gzip header: the gzip itself is whole.
+    # Flag bits of the gzip header; the gzip itself is whole.
     damaged = body[: at + 4] + b"\x07" + body[at + 5 :]
     assert list(_read(damaged).bad_hours) == [Hour(DAY, 9)]
 
@@ -124,8 +124,7 @@ def test_a_cut_archive_is_refused(kept: float) -> None:
 
 
 def test_bombs_are_refused_before_they_go_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a gzip, a zip and a padding that unpack to a thousandfold, and many members that are large together.
-    Outcome: each is refused by its bound, which is named."""
+    """Scenario: contents that unpack to a thousandfold, and many members. Outcome: each is refused by its named bound."""
     zeros = gzip.compress(b"\0" * (1 << 26), 9, mtime=0)
     for member in (zeros, BODY + b"\0" * (1 << 26)):
         with pytest.raises(ExportContentError, match=r"more than 200 times the .* Ask the vendor"):
@@ -145,13 +144,13 @@ def test_an_encrypted_member_is_refused() -> None:
 
 
 def _with_an_end_in_its_end(body: bytes) -> bytes:
-    """The second sign is a part of the first one's record, and zipfile takes it for none."""
+    """The second sign is part of the first one's record, and zipfile ignores it."""
     end = body.rindex(b"PK\x05\x06")
     return body[: end + 16] + b"PK\x05\x06" + body[end + 20 :]
 
 
 def _with_the_end_of_a_large_one(body: bytes) -> bytes:
-    """It says the size of the list in another record, which wins whatever this one says."""
+    """It gives the list's size in another record, which wins."""
     end = body.rindex(b"PK\x05\x06")
     size, offset = struct.unpack_from("<2L", body, end + 12)
     large = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 30, 30, size, offset)
@@ -163,7 +162,7 @@ def _with_the_end_of_a_large_one(body: bytes) -> bytes:
 def test_a_list_of_names_without_end_is_not_read(
     forged: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: an answer that is hardly more than names. Outcome: nothing of it is read, whatever its end says."""
+    """Scenario: an answer of hardly more than names. Outcome: none of it is read."""
     body = forged(zipped([(_name(9, shard), BODY) for shard in range(30)]))
     assert len(zipfile.ZipFile(io.BytesIO(body)).namelist()) == 30
     monkeypatch.setattr(export_archive, "_MOST_DIRECTORY_BYTES", 1000)

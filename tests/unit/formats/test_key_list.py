@@ -1,4 +1,4 @@
-"""A list of keys says in its first line what it names; a line that names nothing is told by its number."""
+"""A key list's first line names its columns; a line without a key is named by its number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_columns_go_by_the_names_of_an_export_too() -> None:
     assert (found.has_days, found.has_projects, found.has_senders, found.faults) == (True, True, True, [])
     alone = read_key_list("keys.csv", ["uuid\n", "a\n"])
     assert (alone.rows, alone.has_days, alone.has_projects, alone.has_senders) == ([("a",)], False, False, False)
-    # The project is part of every key, and says nothing of who sent an event.
+    # The project is part of every key, and not a sender.
     assert not read_key_list("keys.csv", ["insert_id,app\n", "a,10001\n"]).has_senders
 
 

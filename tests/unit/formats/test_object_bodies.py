@@ -1,4 +1,4 @@
-"""An object is read whole or refused whole, within its bound, and every byte of it lies in a numbered line."""
+"""An object is read whole or refused whole, within its bound, and every byte lies in a numbered line."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ GOOD = gzip.compress(TEXT, mtime=0)
 
 
 def decompress(body: bytes, max_bytes: int) -> bytes:
-    """As the worker does it, from a file to a file."""
+    """As a worker does, from file to file."""
     with object_bodies.decompress(io.BytesIO(body), max_bytes) as text:
         return text.read()
 
 
 def lines(text: bytes) -> list[Line]:
-    """Every line, whatever blocks it comes in."""
+    """Every line, whatever its block."""
     whole = [line for block in blocks(io.BytesIO(text), 1000, 1 << 20, 1 << 20) for line in block.each()]
     for max_lines, max_bytes in ((1, 1 << 20), (2, 7), (3, 1)):
         parts = [
@@ -134,7 +134,7 @@ def test_a_bad_object_is_refused_with_its_reason(body: bytes, reason: Reason) ->
 
 
 def _member(flags: int, text: bytes = b"late\n") -> tuple[bytes, int]:
-    """A gzip member with these flags' parts in its header, and the length of the header."""
+    """A gzip member whose header has these flags' parts, and the header's length."""
     header = b"\x1f\x8b\x08" + bytes([flags]) + b"\0\0\0\0\0\xff"
     header += (b"\x05\0extra" if flags & 4 else b"") + (b"name\0" if flags & 8 else b"")
     header += b"comment\0" if flags & 16 else b""
@@ -146,8 +146,7 @@ def _member(flags: int, text: bytes = b"late\n") -> tuple[bytes, int]:
 
 @pytest.mark.parametrize("flags", [0, 2, 4, 8, 16, 30])
 def test_a_header_is_read_wherever_reads_divide_it(flags: int) -> None:
-    """Scenario: reads of few bytes; then a second member whose header begins before the end of a read of 64 KiB, and ends behind
-    it, at each place. Outcome: the text of all members."""
+    """Scenario: short reads; a second header across the end of a 64 KiB read. Outcome: the text of all members."""
 
     class Slow(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
@@ -207,7 +206,7 @@ print(len(line.text), line.length, (resource.getrusage(resource.RUSAGE_SELF).ru_
 
 
 def test_a_bomb_and_an_endless_line_cost_a_worker_little_memory() -> None:
-    """Two megabytes that hold two gigabytes, and a line of 256 MiB, in a process of its own: peak memory as the system saw it."""
+    """Two megabytes that hold two gigabytes, and a line of 256 MiB, in their own process: the system's peak memory."""
     done = subprocess.run(
         [sys.executable, "-c", _WORKER, str(256 * BOUND)], capture_output=True, text=True, check=True, timeout=120
     )
@@ -283,7 +282,7 @@ def test_a_line_longer_than_any_may_be_keeps_its_place_and_its_length(size: int,
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
 @pytest.mark.parametrize("step", [8, 1000])
 def test_what_a_long_line_is_depends_on_no_boundary(step: int, end: bytes) -> None:
-    """White space beyond `max_line_bytes` is blank, and one character in it makes it a line, wherever the block ends."""
+    """White space beyond `max_line_bytes` is blank; one character makes it a line, wherever the block ends."""
     for text, is_blank in ((b" " * 100, True), (b" " * 99 + b"x", False), (b" " * 50 + b"x" + b" " * 49, False)):
         (block,) = blocks(io.BytesIO(text + end), 2, step, 4)
         (line,) = block.each()

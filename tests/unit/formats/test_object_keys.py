@@ -1,4 +1,4 @@
-"""The grammar of keys reads back what it writes, and has an answer for every other text."""
+"""The grammar of keys reads its own output, and has an answer for every other text."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_name_lies_in_the_window_of_a_stem_when_its_day_does(
         if first <= batch.arrival_date <= last:
             assert is_found
         elif pattern == DEFAULT:
-            # Other patterns may share a window with deliveries of other days: read in vain, then left out.
+            # Other patterns may share a window with other days' deliveries: read, then left out.
             assert not is_found
 
 
@@ -182,7 +182,7 @@ def test_a_cut_or_changed_name_still_says_whose_hour_it_is(end: str, source: Sou
     answer = parsed(key, source=source)
     assert isinstance(answer, UnrecognizedObject)
     assert (answer.oddity, answer.batch, answer.hour) == (Oddity.UNKNOWN_NAME, a_batch(source=source), 7)
-    # Without a byte there is no event in it, as in a marker of another exporter.
+    # Without a byte it has no event, like another exporter's marker.
     empty = GRAMMAR.parse(source, "10001", key, "e", 0)
     assert isinstance(empty, UnrecognizedObject)
     assert empty.batch is None
@@ -242,14 +242,14 @@ def test_the_grammar_travels_to_other_processes() -> None:
 
 ROOT = Path(pipeline_assets.__file__).resolve().parents[1]
 EVERY_FORMAT_HAS = {EVENT_TIME, "event_type", "platform"}
-"""What our tables and aggregates expect of every exporter, under these names."""
+"""Columns that our tables and aggregates expect of every exporter."""
 MAY_NAME_COLUMNS = {
     "pipeline_assets/transforms/fold.py": "what revenue and a user are is the aggregates' own business",
     "pipeline_assets/tables/dimension.py": "so is what an item is",
     "resources/spark/jars.py": "writes an export of its own, to warm the JVM with",
 }
 OTHER_MEANINGS = {"app", "data", "region", "schema", "plan", "language", "library", "groups"}
-"""Columns whose names are words that mean something else elsewhere."""
+"""Columns whose names are common words with other meanings."""
 
 
 @pytest.mark.parametrize(

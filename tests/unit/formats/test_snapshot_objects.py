@@ -1,4 +1,4 @@
-"""A snapshot is read whole or refused in one sentence that names the line; names say which day it is of."""
+"""A snapshot is read whole or refused in one sentence with the line; names give its day."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_line_of_as_many_bytes_as_are_allowed_is_read() -> None:
 
 
 def test_items_are_told_while_most_of_the_object_is_unread() -> None:
-    """A reader that asked for all at once would be at the end after the first item."""
+    """A reader that asked for everything at once would be at the end after the first item."""
     for body, part in (
         (HEAD + b"".join(b"%d,n,ACTIVE\n" % number for number in range(50_000)), CSV),
         (b"".join(b'{"id":%d,"name":"n","status":"A"}\n' % number for number in range(50_000)), JSONL),
@@ -159,7 +159,7 @@ def test_what_is_no_snapshot_is_refused_by_its_first_bad_line(body: bytes, part:
 
 
 def test_a_line_is_read_or_refused_however_deep_it_is_nested() -> None:
-    """Reading and writing JSON give up at different depths, which depend on the interpreter: every depth around them is tried."""
+    """JSON's reader and writer give up at different depths, by interpreter: all depths around them are tried."""
     told = set()
     for depth in range(200, 1_200):
         body = b'{"id":1,"name":"a","status":"A","x":' + b"[" * depth + b"]" * depth + b"}"

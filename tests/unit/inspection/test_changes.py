@@ -1,4 +1,4 @@
-"""What changed in a period is answered by the ledger alone, also for times before notices were kept."""
+"""The ledger alone gives a period's changes, also before notices were kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def digest(rows: int) -> Digest:
 
 
 def publish(ledger: Ledger, table: str, key: Slice, rows: int, run_id: str, *, is_final: bool = True) -> None:
-    """Publish a slice with so many rows over what is on record of it."""
+    """Publish a slice with so many rows on top of its record."""
     read = ledger.slices(table, None).get(key, SliceRecord(table, key, Verdict.PUBLISHED))
     snapshot = len(ledger.publications()) + 1
     figures = {"rows": rows, "revenue": 1.5 * rows}
@@ -94,7 +94,7 @@ def test_changes_and_refusals_of_a_period(ledger: Ledger) -> None:
 
 
 def test_changes_whose_notices_are_gone_are_told_by_publications(ledger: Ledger) -> None:
-    """The same change as before, but for its deliveries."""
+    """The same change as before, without its deliveries."""
     publish(ledger, REVENUE, KEY, 10, "run-1")
     publish(ledger, REVENUE, KEY, 12, "run-2")
     with_notices = changes_since(ledger, LONG_AGO).changes
@@ -106,7 +106,7 @@ def test_changes_whose_notices_are_gone_are_told_by_publications(ledger: Ledger)
 
 
 def test_what_to_refresh_is_what_differs_in_a_table_and_below_it(ledger: Ledger) -> None:
-    """What changed and came back needs nothing; what was provisional is read again too."""
+    """A change that came back needs no refresh; a provisional one is read again."""
     publish(ledger, RAW, KEY, 5, "run-1", is_final=False)
     publish(ledger, EVENTS, KEY, 10, "run-1")
     publish(ledger, EVENTS, NEXT, 10, "run-1", is_final=False)

@@ -1,4 +1,4 @@
-"""What the page of health tells is what the ledger holds: days, questions, figures, revisions."""
+"""The page of health shows the ledger: days, questions, figures, revisions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_each_red_day_is_in_the_calendar_and_in_one_question_with_the_command_th
 
 
 def require_known(command: str) -> None:
-    """Fail with a UsageError for an option or argument that the command does not take."""
+    """Fail with a UsageError for an unknown option or argument."""
     shell: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
     program, name, *words = shlex.split(command)
     assert program == "tidemark"
@@ -202,7 +202,7 @@ def test_rows_duplicates_late_rows_and_lag_are_sums_and_percentiles(ledger: Ledg
 
 
 def test_keys_twice_and_mismatches_are_those_that_checks_measured(ledger: Ledger) -> None:
-    """Of what is published, of what is refused, and of batches; zeros of any kind are none."""
+    """Of published and refused slices, and of batches; zeros do not count."""
     none = (
         Evaluation(Check.UNIQUE_EVENT_KEY, True, figures={"duplicate_keys_per_1000": 0.0}),
         Evaluation(Check.RECONCILES_WITH_RAW, True, figures={"mismatch_count": 0, "raw_rows": 3}),
@@ -223,7 +223,7 @@ def test_keys_twice_and_mismatches_are_those_that_checks_measured(ledger: Ledger
 
 
 def test_golden_totals_on_record_count_as_mismatches_while_they_do_not_agree(ledger: Ledger) -> None:
-    """No load is needed: a total is compared with what is published when somebody looks."""
+    """Without a load: a total is compared with published rows when it is read."""
 
     def say(rows: int) -> None:
         key, measure = Slice(LAST, "10001"), GoldenMeasure(REFINED, "rows")
@@ -240,7 +240,7 @@ def test_golden_totals_on_record_count_as_mismatches_while_they_do_not_agree(led
 
 
 def test_times_of_arrivals_and_a_window_that_is_too_narrow_are_told(ledger: Ledger) -> None:
-    """And rows that no window is for do not make it too narrow."""
+    """Rows outside any window do not count against it."""
     key = BatchKey(Source.REGULAR, "10001", LAST)
     batches = [a_batch(LAST)]
     for shift in range(14):
@@ -280,7 +280,7 @@ def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> 
 
 
 def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) -> None:
-    """Of lines by theirs as well, but where an older version did not record them."""
+    """Lines also by theirs, except where an older version did not record them."""
 
     app = "value_unreadable:app"
 
@@ -327,8 +327,7 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
 
 
 def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Ledger) -> None:
-    """Scenario: a day is built, changed by the run in which it becomes final, and changed once more later; another day
-    is provisional, and one that was empty is filled. Outcome: one revision, with what it was before, why and by which run."""
+    """Scenario: final, provisional and empty days change. Outcome: one revision, with its former figures, cause and run."""
     final, open_day = LAST - timedelta(days=9), LAST
     at = [datetime(2026, 3, day, 4, tzinfo=UTC) for day in (22, 25, 30)]
     digests = [EMPTY, Digest(10, 1, 1), Digest(12, 2, 2), Digest(13, 3, 3)]
@@ -373,7 +372,7 @@ def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Le
 
 
 def test_a_final_day_without_rows_that_gets_some_is_a_revision(ledger: Ledger) -> None:
-    """As notices tell it: the ledger called it final, and whoever read it took it for empty."""
+    """As in notices: the ledger called it final, and readers took it for empty."""
     day = LAST - timedelta(days=9)
     empty = replace(a_slice(day, 1, table=REVENUE, is_final=True, final_at="2026-03-25T04:00:00+00:00"), digest=EMPTY)
     ledger.record(Changes(slices=[empty]), "run0")
@@ -386,7 +385,7 @@ def test_a_final_day_without_rows_that_gets_some_is_a_revision(ledger: Ledger) -
 
 
 def test_both_databases_tell_the_same(ledger: Ledger, postgres: str) -> None:
-    """Figures are taken out of JSON by the database, and each has its own way."""
+    """Each database takes figures out of JSON in its own way."""
     mismatch = Evaluation(Check.RECONCILES_WITH_RAW, False, "differs", figures={"mismatch_count": 7, "raw_rows": 3})
     refused = a_slice(LAST, 3, project="10002", verdict=Verdict.REFUSED, refused_evaluations=(mismatch,), read_hash="f")
     with closing(Ledger(postgres)) as other:
@@ -422,8 +421,7 @@ def test_rows_of_days_before_the_charts_count_in_the_sums_of_projects(ledger: Le
 
 
 def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) -> None:
-    """Scenario: snapshots that are bad, that hold too few items, that are held and that wait, beside a refused day of events.
-    Outcome: each is in one question, and its commands load dimensions and name no project; the page shows them."""
+    """Outcome: each bad snapshot is in one question, whose commands load dimensions and name no project."""
     table, refused = "dimensions/item_snapshot", Verdict.REFUSED
 
     def red(days: int, verdict: Verdict, *failed: Check) -> SliceRecord:
@@ -458,8 +456,7 @@ def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) 
 
 
 def test_the_calendar_has_a_row_for_each_table_of_dimensions_and_tells_what_is_missing(ledger: Ledger) -> None:
-    """Scenario: a snapshot is published, the next day's is bridged, one is refused, one waits; intervals stand on the first of
-    their month. Outcome: each is a day of its row, no project is awaited there, and a click on each names what is the matter."""
+    """Outcome: each state is a day of its table's row, without projects, and a click names its fault."""
     table, day = "dimensions/item_snapshot", LAST - timedelta(days=5)
     why = {"reason": "line 7: is doubled", "hint": "correct it"}
     ledger.record(

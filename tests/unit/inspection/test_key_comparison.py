@@ -1,4 +1,4 @@
-"""What became of compared keys: when both sides are equal, which days lack, when rows are counted; no Spark."""
+"""Compared keys: equal sides, missing days, counted rows; no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures for Prometheus are those of the page of health; dashboard and rules name only figures that there are."""
+"""Prometheus figures equal the page of health; dashboard and rules name only existing figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Figures = dict[tuple[str, tuple[str, ...]], float]
 
 @cache
 def families() -> dict[str, Metric]:
-    """Name, which of a counter ends in `_total` -> the family, as an empty ledger has it."""
+    """Name, for a counter with `_total` -> its family in an empty ledger."""
     with closing(Ledger("sqlite://")) as ledger:
         found = read_samples(ledger, Settings(projects=PROJECTS), NOW, {})
     return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in found}
@@ -54,7 +54,7 @@ def labels_of_family(name: str) -> tuple[str, ...]:
 
 
 def figures_in(text: str) -> Figures:
-    """Name and values of labels -> value, as Prometheus' own parser reads them; labels are those of the family."""
+    """Name and label values -> value, by Prometheus' own parser; labels are the family's."""
     found: Figures = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -79,7 +79,6 @@ def a_history(folder: Path, days: int) -> Iterator[Ledger]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Written once, copied for each test."""
     folder = tmp_path_factory.mktemp("recorded")
     for _ in a_history(folder, 60):
         pass
@@ -187,9 +186,6 @@ def test_the_queue_counts_runs_that_wait_and_runs_that_work() -> None:
         assert run_queue(instance) == QUEUE
 
 
-# The command.
-
-
 def _shell(folder: Path, **environment: str) -> CliRunner:
     home = folder / "home"
     home.mkdir(exist_ok=True)
@@ -267,8 +263,6 @@ def test_a_home_that_is_not_there_takes_no_figure_of_the_ledger_with_it(tmp_path
     assert figures_in(done.stdout)["tidemark_dagster_up", ()] == 0
 
 
-# Dashboard and rules.
-
 DASHBOARD = json.loads((PROJECT_ROOT / "deploy/grafana/tidemark.json").read_text("utf-8"))
 RULES_FILE = PROJECT_ROOT / "deploy/prometheus/tidemark.rules.yml"
 RULES = [rule for group in yaml.safe_load(RULES_FILE.read_text("utf-8"))["groups"] for rule in group["rules"]]
@@ -276,7 +270,7 @@ OF_COUNTERS = {"rate", "increase", "irate"}
 
 
 def labels_of(node: Any, used: set[str], within: str = "") -> set[str]:
-    """The labels of what an expression gives; fails for a figure or a label that nothing exports. `used` collects names."""
+    """An expression's labels; fails for an unexported figure or label. `used` collects names."""
     kind = type(node).__name__
     if kind == "MatrixSelector":
         return labels_of(node.vector_selector, used, within)

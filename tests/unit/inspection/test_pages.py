@@ -1,4 +1,4 @@
-"""What a template prints is text of the page."""
+"""A template's values are text of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replay of today's inputs is refused for want of items, and blames the setting where the setting is the reason."""
+"""A replay from today's inputs is refused for missing items, and blames the setting where it is the cause."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ PREVIOUS = {"missing_snapshot": MissingSnapshot.PREVIOUS}
 
 
 def facts_of(*snapshots: date, events: Digest = SOME, verdict: Verdict = Verdict.PUBLISHED, **settings: Any) -> Facts:
-    """Intervals are built from all snapshots."""
     on_record = {
         Slice(day, ALL_PROJECTS): SliceRecord(SNAPSHOT, Slice(day, ALL_PROJECTS), verdict, digest=SOME)
         for day in snapshots

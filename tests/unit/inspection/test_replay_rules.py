@@ -1,4 +1,4 @@
-"""What a publication was built from, where that may be read today, and which cause comes first: rules that read nothing."""
+"""Pure rules of replay: a publication's inputs, their readable places, and the first cause."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_inputs_that_are_not_on_record_are_an_obstacle(cause: Cause, said: str) 
 
 
 def test_a_publication_found_after_a_kill_has_the_inputs_that_confirmed_it() -> None:
-    """Scenario: the run died before its record; the next load built the day again and found the same rows, or other ones."""
+    """Scenario: the run died before its record; the next load found the same rows, or other ones."""
     dead = replace(PUBLICATION, input_state=None, code_version=None, cause=Cause.of(CauseKind.UNRECORDED_RUN, "run-9"))
     confirmed = SliceRecord(
         REFINED_EVENTS.key, KEY, Verdict.UNCHANGED, digest=TEN, input_state=InputState({RAW: ELEVEN}),
@@ -121,12 +121,12 @@ def test_a_slice_of_then_is_looked_for_in_kept_snapshots_alone() -> None:
     assert places(kept, KEY, TEN, pin=6) == (6, 9)
     assert places(kept, KEY, TEN, pin=None) == (9, 6)
     assert places(kept, KEY, OTHER_TEN, pin=4) == ()
-    # A pinned snapshot is read whatever is on record of it: its digest tells.
+    # A pinned snapshot is read without a record: its digest decides.
     assert places(kept, KEY, OTHER_TEN, pin=6) == (6,)
 
 
 def test_the_first_cause_is_the_nearest_to_the_source() -> None:
-    """Scenario: nothing is wrong, then inputs, settings, code, the published files. Outcome: each is named, and none is equal."""
+    """Scenario: no fault, then inputs, settings, code, published files. Outcome: each is named, and none is equal."""
     good, lost = InputSlice(RAW, ELEVEN, 7, 7, ELEVEN), InputSlice(RAW, ELEVEN, 7, 7, TEN)
     origin = _origin()
     other_code = replace(origin, is_same_code=False)
@@ -141,7 +141,7 @@ def test_the_first_cause_is_the_nearest_to_the_source() -> None:
     assert first(origin, good, TEN) is None
     assert first(other_code, good, TEN) is None
     assert first(origin, good, TEN, None) is None
-    # The rows may come out the same though an input is not what it was: that is no replay.
+    # Equal rows from a changed input are no replay.
     assert first(origin, lost, TEN) == f"input {RAW.table} {DAY} is not what it was"
     assert first(unknown, good, OTHER_TEN) == "settings"
     assert first(other_code, good, OTHER_TEN) == "code"

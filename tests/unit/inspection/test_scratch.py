@@ -1,4 +1,4 @@
-"""What is removed of scratch deployments: of dead processes only, and all of it; real tables, scenarios/test_drill.py."""
+"""Scratch deployments of dead processes are removed whole, others stay; with real tables: scenarios/test_drill.py."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ NAMESPACES = {table.identifier.split(".")[0] for table in EVERY_TABLE}
 
 
 class Engine:
-    """Takes statements, and refuses one of them."""
-
     def __init__(self, refused: str) -> None:
         self.statements: list[str] = []
         self._refused = refused
@@ -36,7 +34,6 @@ class Engine:
 
 @pytest.fixture
 def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Settings, Ledger]]:
-    """Settings of a deployment, and its ledger."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     settings = Settings(warehouse_url=f"{tmp_path}/lake", catalog_url=f"sqlite:///{tmp_path}/catalog.db")
     with closing(Ledger(settings.ledger_database_url)) as ledger:
@@ -44,7 +41,7 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
 
 
 def _left_under(settings: Settings, name: str) -> list[Path]:
-    """What a command that is killed leaves under its name: objects, a temporary folder, the databases of a drill."""
+    """Leftovers of a killed command under its name: objects, a temporary folder, a drill's databases."""
     database = Path(settings.catalog_url.removeprefix("sqlite:///"))
     left = [
         Path(settings.warehouse_url) / f"_{name}" / "calm" / "raw" / "v1.json",
@@ -58,9 +55,7 @@ def _left_under(settings: Settings, name: str) -> list[Path]:
 
 
 def test_what_a_dead_command_left_goes_and_nothing_else(deployment: tuple[Settings, Ledger]) -> None:
-    """Scenario: a proof of a dead process, a drill that ended without removing its own, one of a live process, one that is on
-    record nowhere, and a dead run.
-    Outcome: all that the dead two left is gone, said, and not looked for again; everything else stays."""
+    """Outcome: everything of a dead proof and of a drill without removal goes once; live and unknown ones stay."""
     settings, ledger = deployment
     gone, here = replace(identity(), started=0), identity()
     for name, who in (("proof_0000aaaa", gone), ("drill_0000bbbb", gone), ("drill_0000cccc", here), ("run", gone)):
@@ -84,7 +79,7 @@ def test_what_a_dead_command_left_goes_and_nothing_else(deployment: tuple[Settin
 def test_what_cannot_be_removed_is_said_and_tried_again(
     deployment: tuple[Settings, Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: the store refuses to list what a dead proof left, then answers. Outcome: a sentence; then it is gone."""
+    """Scenario: the store refuses a listing, then answers. Outcome: a sentence; then it is gone."""
     settings, ledger = deployment
     ledger.processes.begin("proof_0000aaaa", "proof", replace(identity(), started=0), 0)
     left, said = _left_under(settings, "proof_0000aaaa"), list[str]()
@@ -102,8 +97,7 @@ def _refuse(*_: Any, **__: Any) -> None:
 
 
 def test_a_replay_lies_where_workers_write() -> None:
-    """Scenario: one machine, and a cluster, whose workers share a disk; a bucket. Outcome: a temporary folder where
-    this machine alone writes; else a new place beside the deployment's tables."""
+    """Outcome: a temporary folder where this machine alone writes, else a new place beside the deployment's tables."""
     for warehouse, master, beside in (
         ("/data/lake", "local[4]", None),
         ("file:///data/lake/", "local[4]", None),
@@ -122,7 +116,7 @@ def test_a_replay_lies_where_workers_write() -> None:
 
 
 def test_a_drill_keeps_no_table_because_another_one_cannot_be_dropped() -> None:
-    """Namespaces go last, when nothing is left that only they could lead to."""
+    """Namespaces go last, when no table needs them."""
     engine: Any = Engine(EVERY_TABLE[0].identifier)
     with pytest.raises(RuntimeError):
         drop_tables(engine, Settings(catalog_name="scratch"))

@@ -1,4 +1,4 @@
-"""The status of a day says the worst of its projects, and never more than the ledger knows."""
+"""A day's status is the worst of its projects', and no more than the ledger knows."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ def test_a_raw_day_has_the_verdict_of_its_batches(ledger: Ledger) -> None:
 
 
 def test_dimensions_stand_beside_events_where_they_are_in_use(ledger: Ledger) -> None:
-    """Scenario: two days; a snapshot of the first is published, and its events wait. Outcome: before, no column tells of
-    dimensions; then every day has a status in each, and a month of intervals stands on each of its days."""
+    """Outcome: without a snapshot no column of dimensions; then every day has one, and a month of intervals on each day."""
     days, month = (date(2026, 2, 2), date(2026, 2, 3)), date(2026, 2, 1)
     assert joined_statuses(ledger, ["1"], days, is_all_wanted=True) == dimension_statuses(ledger, days) == []
     held = Digest(3, 1, 1)
@@ -107,8 +106,7 @@ def test_dimensions_stand_beside_events_where_they_are_in_use(ledger: Ledger) ->
 
 
 def test_a_released_day_of_a_dimension_is_told_with_its_intervals_and_what_is_joined_with_it(ledger: Ledger) -> None:
-    """Scenario: the snapshot of a day is good, one project's aggregate of it waits. Outcome: the day of all projects tells of
-    all three tables; the day of one project tells of its aggregate, and of no dimension."""
+    """Outcome: the day of all projects shows all three tables; the day of one project shows its aggregate alone."""
     held = Digest(3, 1, 1)
     records = [
         SliceRecord(ITEM.snapshot.key, Slice(DAY, ALL_PROJECTS), Verdict.PUBLISHED, digest=held),

@@ -1,4 +1,4 @@
-"""`tidemark window` tells how late arrivals on record were, recommends a window, and exits 1 where the set one is too narrow."""
+"""`tidemark window` shows recorded lateness, recommends a window, and exits 1 where the set one is too narrow."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(ledger: Ledger, *projects: str, **settings: Any) -> Any:
 
 
 def test_windows_their_share_and_their_cost(ledger: Ledger) -> None:
-    """Of 30 days of two projects, three objects of 18 kB each a day; 99.9 % of the rows come within five days."""
+    """30 days of two projects, three objects of 18 kB a day each; 99.9 % of the rows come within five days."""
     record_history(ledger, PROJECTS, LAST, 30)
     found = read(ledger, reprocessing_window_days=3)
     assert (found.first, found.last) == (LAST - timedelta(days=90), LAST)
@@ -68,13 +68,13 @@ def test_windows_their_share_and_their_cost(ledger: Ledger) -> None:
     missed = found.all.late.missed_beyond(3)
     assert by_days[3].missed_a_day == pytest.approx(missed / 30)
     assert (by_days[3].arrival_days, by_days[3].objects, by_days[3].slices) == (4, 24, 4 * 2 * 4)
-    # One object of the history is refused: what raw does not hold costs nothing.
+    # A refused object costs nothing, because raw does not hold it.
     assert by_days[3].size_bytes == round(4 * 18_000 * (30 * 6 - 1) / 30)
     assert by_days[3].final_after_hours == 3 * 24 + 48
 
 
 def test_each_project_is_told_and_the_one_that_needs_most_decides(ledger: Ledger) -> None:
-    """And a project of few rows decides nothing."""
+    """A project of few rows decides nothing."""
     for project, rows, late in (("10001", 10_000, 2), ("10002", 10, 30)):
         for shift in range(20):
             day = LAST - timedelta(days=shift)
@@ -111,8 +111,7 @@ def test_projects_of_few_rows_are_judged_together(ledger: Ledger) -> None:
 
 
 def test_times_come_from_sketches_and_survive_a_record_without_one(ledger: Ledger) -> None:
-    """Scenario: a batch is recorded with sketches, then once more by a step that measured no lateness, then with another
-    content. Outcome: the sketches stay while the rows do, and go with them."""
+    """Outcome: a batch's sketches stay while its rows do, and go with them."""
     batch, digest = BatchKey(Source.REGULAR, "10001", LAST), Digest(3, 1, 1)
     sketch = LatenessSketch({300: 2, -2: 1}, 0, -5, 90_000)
     old = LAST - timedelta(days=1)

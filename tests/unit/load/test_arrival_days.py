@@ -1,4 +1,4 @@
-"""Which arrival days are believed: one wrong date in a name moves no project's start, and is told."""
+"""A single wrong date in a name moves no project's start, and is reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_first_arrival_is_a_setting_or_what_listing_and_ledger_know_together
 def test_the_first_arrival_is_told_without_reading_all_that_came_later(
     ledger: Ledger, known: set[int], listed: set[int], today: int
 ) -> None:
-    """Scenario: any days on record of any source, and any that a listing met. Outcome: what all of them together say."""
+    """Scenario: any recorded and listed days of any source. Outcome: the first of all together."""
     project = str(next(_NUMBERS))
     days = [START + timedelta(days=number) for number in sorted(known)]
     met = {START + timedelta(days=number) for number in listed}

@@ -1,4 +1,4 @@
-"""What landing and ledger together say about a batch: what is read, what leaves, what is refused and why."""
+"""A batch by landing and ledger: objects to read, to withdraw and to refuse, with reasons."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SOON = datetime(2026, 2, 20, tzinfo=UTC)
 """Past the deadline, inside the redelivery horizon."""
 LATER = datetime(2026, 6, 1, tzinfo=UTC)
 FIRST_LOAD, SECOND_LOAD = "2026-02-02T11:00:00+00:00", "2026-02-02T12:00:00+00:00"
-"""When the ledger recorded what was delivered."""
+"""When the ledger recorded the deliveries."""
 CODE = "parser 1"
 GRAMMAR = KeyGrammar("{prefix}_{date}_{hour}_complete")
 _SHELL: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
@@ -127,17 +127,13 @@ def arrivals_of(plans: Mapping[BatchKey, BatchPlan]) -> ArrivalStatus:
 
 
 def hours_of(plan: BatchPlan, keys: Iterable[str]) -> list[tuple[int, int]]:
-    """(hour, shard) of each key, which is easier on the eye."""
+    """(hour, shard) of each key, for legible tables."""
     known = {GRAMMAR.format_delivery(plan.key, hour, shard): (hour, shard) for hour in range(24) for shard in range(10)}
     return sorted(known[key] for key in keys)
 
 
-# Which batches are looked at
-
-
 def test_a_refused_connection_is_told_by_the_smallest_other_object_of_each_project() -> None:
-    """Scenario: one project's rights are denied, whose objects come last by key. Outcome: another project is asked as well, each
-    once, by its smallest object that is not empty and not refused already."""
+    """Outcome: each project is asked once, by its smallest object that is neither empty nor refused."""
     denied = BatchKey(Source.REGULAR, "9", DAY)
     listed = [
         replace(a_delivery(hour, batch=batch), size_bytes=size)
@@ -171,9 +167,6 @@ def test_a_plan_knows_its_own_standing_and_not_the_other_sources() -> None:
     other = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), BatchVerdict.REFUSED)
     assert plan_of(priors=[own, other]).prior == own
     assert plan_of(priors=[other]).prior is None
-
-
-# What is read
 
 
 @cases(
@@ -226,9 +219,6 @@ def test_bytes_are_known_where_parsing_them_again_gives_the_same(
     assert plan.known_bytes == ({} if known is None else {a_delivery().key: known})
 
 
-# A refused version beside the accepted one
-
-
 @cases(
     ("listed", "changed", "stale"),
     {
@@ -239,7 +229,7 @@ def test_bytes_are_known_where_parsing_them_again_gives_the_same(
     },
 )
 def test_a_refused_version_hides_nothing(listed: str | None, changed: bool, stale: bool) -> None:
-    """The hour holds an object that was delivered later, so a deleted one is withdrawn."""
+    """The hour holds a later object, so a deleted one is withdrawn."""
     other = (a_delivery(shard=2), a_record(shard=2, recorded_at=SECOND_LOAD))
     deliveries = [other[0], *([a_delivery(etag=listed)] if listed else [])]
     refused = a_record(etag="e2", is_accepted=False, error="truncated_gzip")
@@ -251,15 +241,13 @@ def test_a_refused_version_hides_nothing(listed: str | None, changed: bool, stal
 
 
 def test_a_refused_object_that_goes_away_is_forgotten_and_misses_nobody() -> None:
-    """It never brought a row to raw: nothing is missing, in whatever hour."""
+    """It brought no row to raw, so nothing is missing in any hour."""
     refused = a_record(hour=11, etag="e2", is_accepted=False, error="truncated_gzip")
     plan = plan_of([a_delivery()], [a_record()], refused=[refused])
     assert (plan.changed, plan.withdrawn, plan.missing) == ((), (), ())
     assert plan.stale_refusals == [refused.object_key]
     assert plan.needs_work
 
-
-# Objects that vanish: withdrawn or missing
 
 BOTH = [(9, 1), (10, 1), (10, 2)]
 
@@ -292,7 +280,7 @@ def test_an_hour_that_lists_a_new_object_was_rewritten_and_any_other_is_missing(
 
 
 def test_an_hour_that_brought_no_rows_is_not_missed() -> None:
-    """A day of many empty hours may lose them: nothing in raw depends on them. A whole batch may not."""
+    """A day may lose its empty hours, on which no raw row depends. A whole batch may not."""
     empty, full = a_record(9, rows=0, lines=0), a_record(10)
     plan = plan_of([a_delivery(10)], [empty, full])
     assert (plan.missing, plan.withdrawn) == ((), (empty.object_key,))
@@ -326,7 +314,7 @@ def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there
     missing, withdrawn = set(hours_of(plan, plan.missing)), set(hours_of(plan, plan.withdrawn))
     gone = recorded - listed
     assert missing | withdrawn <= gone
-    # One missing object keeps all the others: nothing is withdrawn from a batch that is refused.
+    # A missing object refuses the batch, and nothing is withdrawn from it.
     assert withdrawn == (set() if missing else gone)
     assert missing == (
         set() if is_accepted else {one for one in gone if one[0] not in {hour for hour, _ in listed - recorded}}
@@ -352,7 +340,7 @@ def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there
 def test_what_was_delivered_after_an_object_lets_it_go(
     left: dict[str, Any], known: dict[str, Any], is_withdrawn: bool
 ) -> None:
-    """Told from records: a store where landing was copied to tells other times and etags of the same bytes."""
+    """By records: a copied landing has other times and etags for the same bytes."""
     plan = plan_of([a_delivery(shard=2, **left)], [a_record(), a_record(shard=2, **known)])
     assert hours_of(plan, plan.withdrawn) == ([(10, 1)] if is_withdrawn else [])
     assert hours_of(plan, plan.missing) == ([] if is_withdrawn else [(10, 1)])
@@ -360,13 +348,12 @@ def test_what_was_delivered_after_an_object_lets_it_go(
 
 
 def verdict_of(plan: BatchPlan, *read: DeliveryRecord, **settings: Any) -> tuple[BatchVerdict, Evaluation]:
-    """The verdict once these versions were read."""
     return judge({BATCH: plan}, {one.object_key: one for one in read}, {}, Settings(**settings))[BATCH]
 
 
 def test_the_same_bytes_under_another_etag_are_no_new_delivery() -> None:
-    """Scenario: landing was copied to another bucket, where every etag is another one, and a shard is not there yet. Outcome: it
-    counts as withdrawn until the others were hashed, and then as missing; a load that knows this reads nothing again."""
+    """Scenario: landing is copied, a shard is late. Outcome: withdrawn until the others are hashed, then missing; read
+    once."""
     plan = plan_of([a_delivery(shard=2, etag="copied")], [a_record(), a_record(shard=2)])
     assert plan.needs_work
     copied = a_record(shard=2, etag="copied")
@@ -385,12 +372,8 @@ def test_the_same_bytes_under_another_etag_are_no_new_delivery() -> None:
     assert verdict is BatchVerdict.ACCEPTED, evaluation.reason
 
 
-# How many rows may vanish
-
-
 def a_day(**changes: Any) -> list[DeliveryRecord]:
-    """24 hours of two shards with 10 rows each, and an empty one; the second one was delivered later, so that the first may be
-    withdrawn."""
+    """24 hours of two shards with 10 rows each, and an empty one; the second came later, so the first may be withdrawn."""
     return [
         a_record(hour, shard, lines=rows, rows=rows, recorded_at=at, **changes)
         for hour in range(24)
@@ -405,9 +388,8 @@ def listed_of(records: Sequence[DeliveryRecord], but: Sequence[tuple[int, int]] 
 
 
 def test_the_share_of_rows_that_vanished_is_bounded() -> None:
-    """Scenario: of every hour the shard that came first is gone; of one hour; the same where the vendor rewrote the hour.
-    Outcome: beyond the bound of every change the batch is refused, until a person accepts it, and read once; what came in
-    place of rows is no loss."""
+    """Scenario: the first shards of every hour, or of one, are gone; the vendor rewrites the hour.
+    Outcome: beyond the bound the batch is refused until accepted, and read once; replaced rows are no loss."""
     day = a_day()
     gone = [(hour, 1) for hour in range(24)]
     plan = plan_of(listed_of(day, gone), day)
@@ -439,7 +421,7 @@ def test_the_share_of_rows_that_vanished_is_bounded() -> None:
         rewritten = plan_of([*listed_of(day, [(5, 1), (5, 2), (5, 3)]), a_delivery(5, 7)], day)
         came = a_record(5, 7, rows=rows, lines=rows, recorded_at=THIS_LOAD)
         assert verdict_of(rewritten, came)[0] is expected
-    # More rows of another hour, or of another version that was there before, hide no loss.
+    # More rows of another hour, or of an earlier version, hide no loss.
     for hour, shard, rows in ((6, 7, 500), (5, 2, 11)):
         listed = [one for one in listed_of(day, [(5, 1)]) if (one.hour, one.shard) != (hour, shard)]
         plan = plan_of([*listed, a_delivery(hour, shard, etag="e2")], day)
@@ -459,8 +441,7 @@ def test_the_share_of_rows_that_vanished_is_bounded() -> None:
 def test_an_hour_that_an_earlier_load_read_anew_loses_nothing(
     rows: int, older: list[tuple[int, int]], expected: BatchVerdict
 ) -> None:
-    """Scenario: the vendor writes an hour under another name, a load reads it beside the old objects, and these are deleted.
-    Outcome: accepted where all that is left came later and holds as many rows; else the rows count as vanished."""
+    """Outcome: accepted where the remaining objects came later with as many rows; else the rows count as vanished."""
     new = a_record(5, 7, rows=rows, lines=rows, recorded_at=SECOND_LOAD)
     old = [(5, shard) for shard in (1, 2, 3) if (5, shard) not in older]
     day = [replace(one, recorded_at=FIRST_LOAD) for one in a_day()]
@@ -469,8 +450,7 @@ def test_an_hour_that_an_earlier_load_read_anew_loses_nothing(
 
 
 def test_rows_that_an_unreadable_version_takes_are_bounded_too() -> None:
-    """Scenario: an object is overwritten by one that cannot be read, which the settings tolerate once. Outcome: its rows count as
-    vanished; the refusal stands until a person accepts it, on record, and raw has fewer than the bound anyway otherwise."""
+    """Outcome: the tolerated unreadable object's rows count as vanished, and the refusal stands until accepted."""
     tolerant = {"max_unreadable_objects": 1}
     day = a_day()
     listed = [*listed_of(day, [(5, 1)]), a_delivery(5, 1, etag="e2")]
@@ -492,8 +472,7 @@ def test_rows_that_an_unreadable_version_takes_are_bounded_too() -> None:
 
 
 def test_many_small_losses_of_a_batch_count_together() -> None:
-    """Scenario: a load loses some rows within the bound, and the next one as many; a person accepts. Outcome: the second loss is
-    refused for the sum; the sum begins anew with what a person accepts."""
+    """Scenario: two losses within the bound. Outcome: the second is refused for the sum, which an acceptance resets."""
     first = [
         a_record(hour, shard, rows=100, lines=100, recorded_at=(FIRST_LOAD, SECOND_LOAD)[shard - 1])
         for hour in range(24)
@@ -507,7 +486,7 @@ def test_many_small_losses_of_a_batch_count_together() -> None:
     prior = plan.record(verdict, evaluation, Settings())
 
     second = first[1:]
-    # An ordinary load in between forgets nothing.
+    # An ordinary load in between resets nothing.
     between = plan_of([*listed_of(second), a_delivery(9, 9)], second, priors=[prior])
     prior = between.record(*verdict_of(between, a_record(9, 9, recorded_at=THIS_LOAD)), Settings())
     plan = plan_of(listed_of(second, [(1, 1)]), second, priors=[prior])
@@ -522,8 +501,7 @@ def test_many_small_losses_of_a_batch_count_together() -> None:
 
 
 def test_small_batches_that_lose_rows_together_are_bounded_together() -> None:
-    """Scenario: ten projects with 40 rows a day lose half of them; one alone does. Outcome: all are refused, since more than
-    `change_min_rows` vanished in the sum; one alone is as small as it is."""
+    """Outcome: ten small projects that lose half are refused, since the sum exceeds `change_min_rows`; one alone is not."""
     batches = [BatchKey(Source.REGULAR, str(10001 + number), DAY) for number in range(10)]
     records = [
         a_record(hour, rows=20, lines=20, batch=batch, shard=shard, recorded_at=at)
@@ -568,9 +546,6 @@ def test_an_excluded_object_stands_for_no_other() -> None:
     assert (plan.missing, plan.withdrawn) == ((a_record().object_key,), ())
 
 
-# The horizon
-
-
 @cases(
     ("horizon_days", "now", "is_inside"),
     {
@@ -603,8 +578,8 @@ def test_past_the_horizon_new_versions_are_still_taken_and_nothing_leaves_even_w
 
 
 def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it() -> None:
-    """Scenario: another program deleted rows of an object. Outcome: it is read again; where landing lost it the batch is refused,
-    until a person lets the object go. A batch that lost its refused lines alone loses no rows."""
+    """Outcome: the object is read again; if landing lost it, the batch is refused until accepted. Refused lines do not
+    count."""
     damaged = replace(a_record(10), etag=f"{DAMAGED}e1", sha256=None)
     assert plan_of([a_delivery(9), a_delivery(10)], [a_record(9), damaged], now=LATER).changed == (a_delivery(10),)
     lost = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER)
@@ -616,9 +591,6 @@ def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_land
     assert (again.changed, again.missing, again.known_bytes) == ((a_delivery(9),), (a_record(10).object_key,), {})
     of_lines = plan_of([a_delivery(9)], [a_record(9), a_record(10)], now=LATER, read_again={BATCH: False})
     assert (of_lines.changed, of_lines.missing, of_lines.withdrawn) == ((a_delivery(9),), (), ())
-
-
-# A person's reason
 
 
 def test_a_reason_turns_missing_into_withdrawn_on_its_own_day_only() -> None:
@@ -641,9 +613,6 @@ def test_a_reason_empties_a_batch_that_is_gone_whole() -> None:
 def test_a_reason_where_nothing_is_gone_changes_nothing() -> None:
     plan = plan_of([a_delivery()], [a_record()], reasons={DAY: "for all tables"})
     assert not plan.needs_work
-
-
-# Closed
 
 
 @cases(
@@ -718,14 +687,13 @@ def test_hours_that_never_came_are_told_after_the_deadline_where_the_exporter_wr
 
 
 def _judged_as(plan: BatchPlan, **settings: Any) -> BatchRecord:
-    """The record of a batch whose objects raw holds already."""
+    """The record of a batch whose objects raw holds."""
     verdict, evaluation = judge({BATCH: plan}, {}, {}, Settings(**settings))[BATCH]
     return plan.record(verdict, evaluation, Settings(**settings))
 
 
 def test_hours_that_never_came_are_recovered_or_let_go_and_stay_so_until_another_one_is_missing() -> None:
-    """Scenario: hours 0 to 11 came; a recovery brings one, then there is nothing in the others; else a person lets them go, and
-    then landing lacks an hour that was there. Outcome: what is let go is on record and stays; a further loss is reported."""
+    """Outcome: recovered hours count; accepted ones stay accepted; a further loss is reported."""
     came = [a_delivery(hour) for hour in range(12)]
     held = [a_record(hour) for hour in range(12)]
     marked = markers_of(range(12))
@@ -761,7 +729,7 @@ def test_a_reason_for_a_lost_object_tells_of_hours_that_never_came_too() -> None
 
 
 def test_an_hour_whose_object_a_person_excluded_came() -> None:
-    """Also where landing lost the object since: a recovery would bring the very data that was excluded."""
+    """Also where landing lost it since: a recovery would bring the excluded data."""
     came = [a_delivery(hour) for hour in range(24)]
     marked = markers_of(hour for hour in range(24) if hour != 5)
     for listed in (came, [one for one in came if one.hour != 5]):
@@ -770,8 +738,7 @@ def test_an_hour_whose_object_a_person_excluded_came() -> None:
 
 
 def test_hours_before_a_project_began_are_not_missing() -> None:
-    """Scenario: a project's first export is of 14:00. Outcome: its first day lacks no hour; one after its start is missed; no
-    other day begins later, nor the hours of a recovery, nor a day that the other source delivered too."""
+    """Scenario: a project's first export is of 14:00. Outcome: its first day lacks no hour; other days are unaffected."""
     came = [a_delivery(hour) for hour in range(14, 24)]
     plan = plan_of(came, markers=markers_of(range(14, 24)))
     assert (plan.partial_hours, plan.from_its_start(DAY).partial_hours) == (10, None)
@@ -793,8 +760,7 @@ def _odd(end: str, hour: int = 7, size_bytes: int = 9) -> UnrecognizedObject:
     ("hours_complete_by", "marked"), [("markers", 24), ("quiet", 24), ("quiet", 0), ("markers", 0)]
 )
 def test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete(hours_complete_by: str, marked: int) -> None:
-    """Scenario: all 24 markers are there, and hour 7's name was cut at the `#`; then it is recovered, let go, or renamed.
-    Outcome: the day lacks that hour, whatever the deadline, and says which object, until then."""
+    """Scenario: 24 markers, hour 7's name cut at the `#`. Outcome: the day lacks that hour and names the object."""
     came, held, markers = [a_delivery(5)], [a_record(5)], markers_of(range(marked))
     settings: dict[str, Any] = {"hours_complete_by": hours_complete_by}
     plan = plan_of(came, held, markers=markers, odd=[_odd("")], **settings)
@@ -814,7 +780,7 @@ def test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete(hours_comp
     assert not lacks_hours(_judged_as(let_go, **settings), None)
     mended = plan_of([*came, a_delivery(7)], held, markers=markers, priors=[told], **settings)
     assert not lacks_hours(mended.record(BatchVerdict.ACCEPTED, told.evaluations[0], Settings(**settings)), None)
-    # Moved out of landing, it was no object of the hour: the day is judged again without being asked for.
+    # Once moved away it is no object of the hour: the day is judged again unasked.
     away = plan_of(came, held, markers=markers, priors=[told], **settings)
     assert "lacked" in arrivals_of({BATCH: away}).due[BATCH]
 
@@ -857,8 +823,6 @@ def test_a_recovery_with_an_object_that_cannot_be_placed_keeps_its_day_open() ->
     assert is_short({backfill: record}, backfill)
     assert not is_short({backfill: replace(record, evaluations=())}, backfill)
 
-
-# A refusal that stands
 
 BROKEN = Evaluation(Check.DELIVERY_RECONCILES, False, "1 unreadable objects", "cure", {"unreadable_objects": 1})
 GONE = Evaluation(Check.DELIVERY_RECONCILES, False, "1 deliveries are missing", "cure", {"missing_objects": 1})
@@ -917,7 +881,7 @@ def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_bac
 
 
 def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
-    """Inside the horizon an hour is missing; once past it raw is the archive and nothing is missing any more."""
+    """Past the horizon raw is the archive and no hour is missing any more."""
     listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
     plan = plan_of(listed, recorded, priors=[refused_as(GONE, listed, recorded)], now=LATER)
     assert not plan.missing
@@ -928,9 +892,6 @@ def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> N
     deliveries = [a_delivery(hour) for hour in range(5)]
     states = {plan_of(order).input_state(Settings()) for order in (deliveries, deliveries[::-1])}
     assert len(states) == 1
-
-
-# Days without any delivery
 
 
 @cases(
@@ -984,8 +945,7 @@ RECOVERY = replace(BATCH, source=Source.BACKFILL)
 def test_a_day_is_empty_by_its_markers_whichever_side_is_asked(
     source: Source, own: Iterable[int], others: Iterable[int], now: datetime, verdict: BatchVerdict
 ) -> None:
-    """Scenario: no object of a day, and markers; one side is asked after the other is on record, empty. Outcome: where each hour
-    has a marker the day is empty and good on either side, and one that was refused before is due, once."""
+    """Outcome: with a marker in each hour the day is empty and good on either side; an earlier refusal is due once."""
     asked, other = (
         replace(BATCH, source=source),
         replace(BATCH, source=next(one for one in Source if one is not source)),
@@ -1023,7 +983,7 @@ def test_a_day_without_deliveries_says_what_to_do() -> None:
 @pytest.mark.parametrize("source", Source)
 @pytest.mark.parametrize("error", ["truncated_gzip", "", NOT_READABLE])
 def test_a_refusal_of_what_cannot_be_read_names_the_recovery_of_the_day(source: Source, error: str) -> None:
-    """As the page of health does, in a command that the shell knows; not of a refusal that a recovery does not end."""
+    """As the page of health does; not for a refusal that a recovery does not end."""
     batch = BatchKey(source, PROJECT, DAY)
     delivery = a_delivery(batch=batch)
     lines = {"lines": 100, "rows": 1, "quarantined": 99} if not error else {}
@@ -1042,7 +1002,7 @@ def test_a_refusal_of_what_cannot_be_read_names_the_recovery_of_the_day(source: 
 
 
 def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
-    """Markers expire with everything else in landing; what an operator excluded may as well, and needs no horizon for that."""
+    """Markers expire with landing; an excluded object may too, and needs no horizon."""
     prior = BatchRecord(BATCH, BatchVerdict.ACCEPTED, evaluations=(Evaluation(Check.DELIVERY_RECONCILES, True),))
     expected = [
         (plan_of(priors=[prior], now=LATER), LATER, BatchVerdict.ACCEPTED, None),
@@ -1055,9 +1015,6 @@ def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
         )
         assert found is verdict
         assert (said or "") in (evaluation.reason or "")
-
-
-# What a person ruled out
 
 
 @cases(
@@ -1083,7 +1040,7 @@ def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
 def test_an_excluded_version_is_not_read_and_its_rows_go(
     listed: Sequence[str], recorded: Sequence[str], excluded: Sequence[str], read: bool, removed: bool, now: datetime
 ) -> None:
-    """Beside it, another object of the batch stays as it is."""
+    """Another object of the batch stays as it is."""
     beside = a_delivery(9), a_record(9)
     plan = plan_of(
         [beside[0], *(a_delivery(etag=etag) for etag in listed)],
@@ -1148,8 +1105,6 @@ def test_all_markers_of_a_regular_export_say_that_a_day_is_empty(
     assert not known.is_newly_empty
 
 
-# Deliveries that were moved to the other prefix
-
 COPY = BatchKey(Source.BACKFILL, PROJECT, DAY)
 
 
@@ -1164,8 +1119,7 @@ def relocated_of(
 
 
 def test_a_moved_delivery_is_awaited_until_its_copy_is_loaded_and_then_leaves() -> None:
-    """Scenario: a whole hour left the regular prefix; its copy is first only listed, then loaded. Outcome: its rows stay as
-    long as no others stand for them, then they leave; the hour is never told to be missing."""
+    """Outcome: the hour's rows stay until the copy is loaded, then they leave; the hour is never missing."""
     gone, copy = a_record(), a_delivery(batch=COPY)
     awaited = relocated_of([gone], [copy])
     assert awaited == Relocated(awaited=frozenset({gone.object_key}))
@@ -1181,7 +1135,7 @@ def test_a_moved_delivery_is_awaited_until_its_copy_is_loaded_and_then_leaves() 
 
 
 def test_a_moved_delivery_hides_no_loss() -> None:
-    """Another object of the day is gone for good: the day is refused, and nothing leaves meanwhile."""
+    """Another object of the day is gone: the day is refused, and nothing leaves meanwhile."""
     moved, lost = a_record(), a_record(hour=3)
     plan = plan_of([], [moved, lost], relocated=Relocated(arrived=frozenset({moved.object_key})))
     assert (plan.missing, plan.withdrawn, plan.needs_work) == ((lost.object_key,), (), False)
@@ -1209,7 +1163,7 @@ def test_what_is_no_copy_does_not_stand_for_a_delivery(
 
 
 def test_a_copy_under_an_ordinary_name_counts_too() -> None:
-    """Who moves by hand keeps names, and the backfill prefix takes them."""
+    """A move by hand keeps names, and the backfill prefix accepts them."""
     name = a_delivery().key.partition("/")[2]
     copy = replace(a_delivery(batch=COPY), key=f"{COPY.source.prefix(PROJECT)}/{name}")
     assert relocated_of([a_record()], [copy]).awaited == {a_record().object_key}

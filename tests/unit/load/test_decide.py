@@ -1,4 +1,4 @@
-"""What a load does about a slice follows from facts alone: each rule on facts made by hand, without a database."""
+"""A load's decision about a slice follows from facts alone: each rule on made facts, without a database."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ACCEPTED: Acceptances = {(REFINED_EVENTS.key, KEY): "a test device"}
 
 @dataclass(frozen=True)
 class Known:
-    """What is on record around the day; as it is, the day and the next one are delivered and refined.events is up to date."""
+    """The records around the day; by default two days are delivered and refined.events is up to date."""
 
     record: SliceRecord | None = PUBLISHED
     own: Digest = ROWS
@@ -129,7 +129,7 @@ def test_where_neighbours_differ_the_shared_keys_are_compared_first() -> None:
     assert Known(near=EMPTY).plan().todo is Todo.CHECK
     never_compared = replace(PUBLISHED, input_state=replace(BUILT_FROM, cross_day=None))
     assert Known(record=never_compared, near=OTHER_ROWS).plan().todo is Todo.REBUILD
-    # Somebody who asks for new code gets the slice built, whatever its neighbours hold.
+    # A request for new code builds the slice, whatever its neighbours hold.
     outdated = replace(PUBLISHED, code_version="an older one")
     assert Known(record=outdated, near=OTHER_ROWS).plan(is_requested=True).todo is Todo.REBUILD
 
@@ -225,7 +225,6 @@ def test_an_aggregate_waits_for_its_events(
     (plan,) = decide(facts, EVENT_COUNTS, [KEY], {}, NOW)
     assert (plan.todo, plan.reason) == (todo, reason)
     if todo is Todo.REBUILD:
-        # Other days are no inputs of an aggregate.
         assert plan.present == InputState({InputDay(REFINED_EVENTS.key, DAY): PUBLISHED.digest})
 
 
@@ -311,7 +310,7 @@ def test_neighbours_of_what_may_change_are_looked_at_and_no_others() -> None:
 
 
 def test_projects_are_decided_apart() -> None:
-    """Scenario: another project has other rows on the day before. Outcome: they are no inputs of this one's slice."""
+    """Scenario: another project has other rows on the day before. Outcome: they are not this slice's inputs."""
     facts = Known().facts
     theirs = Slice(BEFORE.event_date, "10002")
     raw = {**facts.records[RAW], theirs: SliceRecord(RAW, theirs, Verdict.PUBLISHED, digest=OTHER_ROWS)}

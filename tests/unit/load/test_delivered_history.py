@@ -1,4 +1,4 @@
-"""Delivered intervals: which delivery stands, which months it changes, what is refused, whose items stand for a day."""
+"""Delivered intervals: the valid delivery, changed months, refusals, and each day's items."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_history_that_tells_of_far_other_counts_is_refused(days: Mapping[date,
 
 
 def of_events(day: date, now: datetime = LATE, verdict: Verdict = Verdict.PUBLISHED, **more: Any) -> SlicePlan:
-    """The plan of a day with events, with the months on record and snapshots as given."""
+    """The plan of a day with events, with given recorded months and snapshots."""
     settings, key = SETTINGS.model_copy(update=more.pop("settings", {})), Slice(day, "10001")
     refined = SliceRecord("refined/events", key, Verdict.PUBLISHED, digest=Digest(7, 1, 1))
     snapshots = {Slice(one, ALL_PROJECTS): a_snapshot(one) for one in more.pop("snapshots", ())}
@@ -184,7 +184,7 @@ def test_a_day_is_joined_with_its_day_of_the_history_and_its_snapshot_where_ther
 
 
 def test_a_publish_rests_on_the_month_of_a_delivered_day_and_on_the_snapshot_beside_it() -> None:
-    """Else a load would be refused for want of a slice that no table has, or published beside intervals that moved meanwhile."""
+    """Otherwise a load would need a missing slice, or publish beside intervals that moved."""
     events, plan = Slice(DAY, "10001"), of_events(DAY, snapshots=[DAY])
     assert rests_on(ACTIVE_ITEM_EVENTS, SETTINGS, events, plan.present, plan.months) == {
         ("refined/events", events): Digest(7, 1, 1),

@@ -1,4 +1,4 @@
-"""When a snapshot is loaded and whose items stand for a day: rules over facts, without landing, SQL or Spark."""
+"""Rules over facts: when a snapshot is loaded, and which items a day uses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def snapshot(day: date = DAY, verdict: Verdict = Verdict.PUBLISHED, **more: Any)
 def of_snapshot(
     record: SliceRecord | None, one: SnapshotDelivery | None, now: datetime, **settings: Any
 ) -> SlicePlan | None:
-    """The plan of the snapshot of a day that was asked for; others came before it."""
+    """The plan of a requested day's snapshot, with earlier ones on record."""
     key = Slice(DAY, ALL_PROJECTS)
     first, counts = settings.pop("first", LONG_BEFORE), settings.pop("item_counts", None)
     facts = Facts(
@@ -116,7 +116,7 @@ def of_events(
     first: date | None = LONG_BEFORE,
     **settings: Any,
 ) -> SlicePlan | None:
-    """The plan of a day with events; intervals are built from all published snapshots unless they are given."""
+    """The plan of a day with events; by default intervals come from all published snapshots."""
     key = Slice(DAY, PROJECT)
     states = {InputDay(SNAPSHOT.key, day): record.digest for day, record in snapshots.items()}
     built = SliceRecord(
@@ -137,7 +137,7 @@ def of_events(
 
 
 def used(plan: SlicePlan | None) -> set[date]:
-    """Days whose snapshot a plan names among its inputs."""
+    """Days of the snapshots among a plan's inputs."""
     assert plan is not None
     return {name.day for name in plan.present.upstream if name.table == SNAPSHOT.key}
 
@@ -196,7 +196,7 @@ def test_events_wait_for_refused_and_held_snapshots_and_for_intervals_that_lag()
         plan = of_events({BEFORE: snapshot(BEFORE), DAY: snapshot(DAY, verdict)})
         assert plan is not None
         assert (plan.todo, plan.reason) == (Todo.WAIT, f"dimensions/item_snapshot 2026-02-04 is {verdict.value}")
-    # What was delivered and refused is not missing: the one before does not stand for it.
+    # A refused delivery is not missing: the one before does not replace it.
     plan = of_events({BEFORE: snapshot(BEFORE), DAY: snapshot(DAY, Verdict.REFUSED, digest=EMPTY)}, **bridged)
     assert plan is not None
     assert plan.todo is Todo.WAIT

@@ -1,4 +1,4 @@
-"""Which dimensions a lake has: those that are delivered to it or were; the others are in nobody's way."""
+"""A lake has the dimensions that are or were delivered to it; the others block nothing."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ from tests.support.dimensions import deliver_items
 
 DAY, NOW = date(2026, 2, 4), datetime(2026, 2, 20, tzinfo=UTC)
 NO_LAKEHOUSE: Any = None
-"""Which tables there are to be is decided before any is asked."""
+"""The needed tables are decided before any is asked for."""
 
 
 @dataclass
 class Deployment:
-    """A landing folder and a ledger."""
-
     landing: Path
     ledger: Ledger
     said: list[str] = field(default_factory=list)
 
     def tables(self) -> list[str]:
-        """Of dimensions, that a load of all tables needs."""
+        """Dimension tables that a load of all tables needs."""
         self.said.clear()
         settings = Settings(landing_url=str(self.landing), projects=("10001",), calendar_start=date(2026, 2, 1))
         landing = LandingStore.from_settings(settings)
@@ -48,7 +46,6 @@ class Deployment:
         return [table.key for table in optional_tables(runtime, request, list_dimensions(runtime, request))]
 
     def has(self, verdict: Verdict, digest: Digest) -> None:
-        """Put the snapshot of the day on record."""
         record = SliceRecord(ITEM.snapshot.key, Slice(DAY, ALL_PROJECTS), verdict, digest=digest)
         self.ledger.record(Changes(slices=[record]), "run")
 

@@ -1,4 +1,4 @@
-"""What a publish is told of several walks, and what goes with a slice that was lost."""
+"""A publish of several walks, and the slices that go with a lost one."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def a_publication(before: Digest, after: Digest) -> PublicationRecord:
 
 
 def test_a_slice_is_told_of_once_by_the_last_walk() -> None:
-    """Scenario: one walk makes a slice final with one content, the next one another. Outcome: the row goes from what stood before
-    both to what the last made it, in one publication; only the last step of a table moves its head."""
+    """Outcome: one publication from the state before both walks to the last; the last step moves the head."""
     first = Changes(
         slices=[a_record(Verdict.PUBLISHED, digest=ONE, read_hash="before", is_final=True)],
         publications=[a_publication(EMPTY, ONE)],
@@ -63,7 +62,7 @@ def draft(tmp_path: Path) -> Iterator[Draft]:
 
 
 def test_slices_that_exchange_events_go_together(draft: Draft) -> None:
-    """Days near each other may have exchanged events, whichever raw days they were built from; a distant one stays."""
+    """Near days may have exchanged events, whichever raw days they came from; a distant one stays."""
     for table in (REFINED_EVENTS, DAILY_REVENUE):
         draft._tables[table.key] = _TableDraft(table, 1, 2, {DAY, NEXT, FAR})
     draft.record(DAILY_REVENUE, Changes(), {key: {(REFINED, key): ONE} for key in (DAY, NEXT, FAR)})
@@ -73,7 +72,7 @@ def test_slices_that_exchange_events_go_together(draft: Draft) -> None:
 
 
 def test_a_batch_goes_with_any_of_its_days(draft: Draft) -> None:
-    """With it go its other days, what quarantine holds of its arrival day, and what was built from any of them."""
+    """Its other days go too, with its quarantine and everything built from any of them."""
     batch = BatchKey(Source.REGULAR, PROJECT, NEXT.event_date)
     part = BatchDay(ONE)
     draft.record(REFINED_EVENTS, Changes(batch_days={batch: {DAY.event_date: part, FAR.event_date: part}}))

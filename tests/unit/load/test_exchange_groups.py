@@ -1,4 +1,4 @@
-"""Which slices wait when others they share events with cannot be published."""
+"""Slices wait when others that share events with them cannot be published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts are read once for all tables and days, and neighbours of what changes when they are needed: from a real ledger."""
+"""Facts are read once for all tables and days, and changed slices' neighbours when needed: from a real ledger."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def day(number: int) -> date:
 
 
 def record_days(ledger: Ledger, count: int, *, changed: int | None = None, project: str = PROJECT) -> None:
-    """So many days, delivered and built, each from itself and its neighbours; other raw rows by now on `changed`."""
+    """So many days, delivered and built from themselves and their neighbours; raw has other rows on `changed`."""
     slices, batches = [], []
     for number in range(count):
         key = Slice(day(number), project)
@@ -70,7 +70,7 @@ def test_three_years_are_read_in_a_few_queries_per_table(ledger: Ledger) -> None
     assert {plan.todo for plan in plans} == {Todo.KEEP, Todo.WAIT}
     assert len(plans) == len(slices) > 6 * 365
     selects = [query for query in queries if query.lstrip().startswith("SELECT")]
-    # What raw holds of arrivals, first arrivals, batches; then records of each table and of two upstream ones, and holds.
+    # Raw's arrivals, first arrivals, batches; then records of each table and of two upstream ones, and holds.
     assert len(selects) <= 5 + 2 * len(DERIVED) + 2, selects
 
 
@@ -84,8 +84,7 @@ def test_arrivals_in_reach_bring_the_days_they_hold(ledger: Ledger) -> None:
 
 
 def test_neighbours_are_read_until_what_changes_lies_among_what_stays(ledger: Ledger) -> None:
-    """Scenario: one day in the middle of twenty has other rows by now, and a load asks for it alone. Outcome: it is built, the
-    two beside it are compared, those beside them are looked at and stay; nothing is read about any other day."""
+    """Scenario: one of twenty days has other rows. Outcome: it is built, four neighbours are read, no other day."""
     record_days(ledger, 20, changed=10)
     facts = Facts.read(ledger, SETTINGS, {Slice(day(10), PROJECT)}, [REFINED_EVENTS], NOW)
     plans = decide_with_neighbours(ledger, facts, REFINED_EVENTS, (), {}, NOW)
@@ -104,7 +103,7 @@ def test_facts_are_as_they_were_read_until_they_are_read_again(ledger: Ledger) -
     again = facts.reading(ledger, [REFINED_EVENTS])
     assert again.hold_of(REFINED_EVENTS.key, key) == "a look"
     assert again.records[REFINED_EVENTS.key].keys() == {key}
-    # Of what it is built from, the days within the window as well.
+    # Its inputs include the days within the window.
     assert again.records[RAW].keys() == {Slice(day(number), PROJECT) for number in (0, 1, 2)}
 
 

@@ -1,4 +1,4 @@
-"""Metadata is asked for the bytes of columns only where the answer decides where a step runs."""
+"""Metadata is asked for columns' bytes only where they decide the place of a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ FOOTERS = 77
     ],
 )
 def test_footers_are_asked_only_where_they_decide(files: int, size: int, local_bytes: int, is_asked: bool) -> None:
-    """Scenario: files that are small; large; many and large; too many for this process; and a load that may not run here."""
+    """Scenario: files that are small; large; many and large; too many for this process; and a load that must not run
+    here."""
 
     def no_session() -> Any:
         raise AssertionError("started Spark")

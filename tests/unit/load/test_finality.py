@@ -1,4 +1,4 @@
-"""When a slice counts as final, from the ledger alone: by what was closed, by whose clock, and not by recovered hours alone."""
+"""A slice is final by the ledger alone: by closed batches and their clock, not by recovered hours alone."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_recovered_hours_alone_make_no_day_final(ledger: Ledger, batches: list[B
 
 
 def test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come_or_are_let_go(ledger: Ledger) -> None:
-    """Scenario: of an arrival day 12 hours came, and its export writes markers. Outcome: from the deadline on the slice has its
-    baseline and its changes are bounded, under a provisional label; once the hours are recovered or let go, it is final."""
+    """Outcome: from the deadline on changes are bounded, under a provisional label; complete or accepted hours make it
+    final."""
     warned = Evaluation(Check.DELIVERY_COMPLETE, False, figures={HOURS_HELD: 12})
     reconciled = Evaluation(Check.DELIVERY_RECONCILES, True)
     short = a_batch(hours=tuple(range(12)), evaluations=(reconciled, warned))

@@ -1,4 +1,4 @@
-"""What waits for slices of which a data file is gone, and when raw's are whole again: rules on values alone."""
+"""Slices that wait for lost data files, and raw's return: rules on values alone."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_a_lost_slice_of_raw_is_whole_only_with_all_its_batches_and_a_batch_only
     assert brought_back(holding, {ONE, TWO, THREE}) == ({KEY, NEXT, FAR}, set())
     assert brought_back(holding, {ONE, TWO}) == (set(), {ONE, TWO, THREE})
     assert brought_back({KEY: {ONE}, FAR: {THREE}}, {ONE}) == ({KEY}, {THREE})
-    # Nobody knows what a slice held of which no batch is on record.
+    # Without a batch on record the slice's content is unknown.
     assert brought_back({KEY: set()}, {ONE}) == (set(), set())
 
 
 def test_the_keys_of_a_slice_whose_files_are_gone_are_compared_with_nothing() -> None:
-    """Its base is empty: each key would count as added since the day was final, and stay so in its baseline."""
+    """Against its empty base every key would count as added for good."""
     record = SliceRecord(REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(3000, 1, 1))
     plan: Any = SimpleNamespace(runtime=SimpleNamespace(settings=Settings()))
     present: Any = None

@@ -1,4 +1,4 @@
-"""When an hour is complete and a batch is due, from a listing, the ledger and the looks before."""
+"""When an hour is complete and a batch is due, by listing, ledger and earlier looks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def a_status(
 
 
 def rested(status: ArrivalStatus, minutes: int = 15) -> dict[str, HourObservation]:
-    """What was seen, as if it had been seen first so long ago."""
+    """As if seen first so long ago."""
     return {
         name: replace(one, since=one.since - timedelta(minutes=minutes)) for name, one in status.observations.items()
     }
@@ -87,8 +87,7 @@ def test_a_new_hour_is_due_when_its_exporter_says_so_or_its_time_is_up(
 
 
 def test_without_markers_an_hour_is_complete_when_it_rests() -> None:
-    """Scenario: an exporter without markers; an hour grows, then rests. Outcome: due after the quiet time, counted from the last
-    change."""
+    """Outcome: the batch is due after the quiet time, counted from the last change."""
     quiet = {"hours_complete_by": Completeness.QUIET, "quiet_minutes": 15}
     first = a_status([a_delivery(10)], **quiet)
     grown = a_status([a_delivery(10), a_delivery(10, 2)], seen=rested(first), **quiet)
@@ -170,8 +169,7 @@ def test_a_batch_without_news_is_due_when_its_standing_changes(
 def test_a_recovery_that_was_asked_for_in_vain_is_due_once_the_regular_exports_tell_the_day(
     verdict: BatchVerdict,
 ) -> None:
-    """Scenario: the backfill side of a day is asked before anything came; then its regular exports come, or its 24 markers.
-    Outcome: it is loaded once more; a day that nobody asked for, or that still lacks hours, is not."""
+    """Outcome: the day is loaded once more; one that nobody requested, or that still lacks hours, is not."""
     asked = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), verdict)
     empty = BatchRecord(BATCH, BatchVerdict.ACCEPTED, hours_marked=24, hours=tuple(range(24)))
     told: dict[str, Any] = {"source": Source.BACKFILL, "now": PAST}
@@ -184,8 +182,7 @@ def test_a_recovery_that_was_asked_for_in_vain_is_due_once_the_regular_exports_t
 
 
 def test_what_a_person_ruled_out_is_due_like_what_is_gone() -> None:
-    """Scenario: a delivery that raw holds is excluded, and nobody loads its day; later the exclusion is lifted. Outcome: both
-    times the batch is due once it rests, and its state is another one, so that failed attempts before do not count."""
+    """Outcome: exclusion and inclusion each make the batch due once it rests, as a new state without failed attempts."""
     listed, prior = [a_delivery(9), a_delivery(10)], _prior(BatchVerdict.ACCEPTED, deliveries=2, is_closed=True)
     options: dict[str, Any] = {"priors": [prior], "markers": ALL}
     excluded = {"exclusions": [an_exclusion(10)]}
@@ -205,7 +202,7 @@ def test_what_a_person_ruled_out_is_due_like_what_is_gone() -> None:
 
 
 def test_what_stands_refused_is_left_alone_until_it_changes() -> None:
-    """Scenario: a batch refused as unreadable, and one refused as missing. Outcome: the same state is not due; another one is."""
+    """Scenario: a batch refused as unreadable, and one as missing. Outcome: only another state is due."""
     listed = [a_delivery(9), a_delivery(10)]
     (plan,) = plans_of(listed, now=NOON).values()
     refused = _prior(BatchVerdict.REFUSED, input_state=plan.input_state(Settings()))
@@ -245,7 +242,7 @@ def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
     assert second[day].next_at == NOON + timedelta(minutes=10)
     assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).given_up == [day]
     assert admit({day: "new"}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).admitted == [day]
-    # A run that died says nothing against its day: tried on, with pauses that grow to most of a day.
+    # A dead run is no fault of its day: retries go on, with pauses that grow to most of a day.
     assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, NOON, 3, lambda _: True).paused == [day]
     assert admit(
         {day: STATE}, {day: Attempt(STATE, 99, NOON)}, NOON + timedelta(days=1), 3, lambda _: True
@@ -255,8 +252,7 @@ def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
 
 
 def test_another_state_counts_anew_whether_or_not_it_was_looked_at() -> None:
-    """Scenario: a day was given up, and another state of it is due, in a look that did not count as one at the day. Outcome: the
-    first attempt of three; nothing is left of those before, and what was given up is not any more."""
+    """Outcome: the first attempt of three; nothing of the given-up state is left."""
     day = Subject(DAY, DAY)
     before = {day: Attempt("s1", 3, NOON, is_given_up=True)}
     assert attempted({day: "s2"}, before, [day], PAST, lambda _: False) == {day: Attempt("s2", 1, PAST)}
@@ -266,7 +262,7 @@ def test_another_state_counts_anew_whether_or_not_it_was_looked_at() -> None:
 
 
 def test_what_is_due_of_one_day_for_several_reasons_is_counted_apart() -> None:
-    """Scenario: a day outside of the calendar, an interval and a day of its own are all built by loading the same day."""
+    """Scenario: a day outside of the calendar, an interval and a day of its own are built by the same load."""
     own, outside, interval = Subject(DAY, DAY), Subject(date(2015, 1, 1), DAY), Subject(DAY, DAY, "dimensions/items")
     attempts = attempted(dict.fromkeys([own, outside, interval], STATE), {}, [outside, interval], NOON)
     assert admit(dict.fromkeys([own, outside, interval], STATE), attempts, NOON, 3).admitted == [own]
@@ -313,11 +309,9 @@ def test_recoveries_rest_before_they_are_loaded() -> None:
     ).due
 
 
-# A clock that was ahead once
-
-
 def test_a_project_begins_for_sensors_where_it_begins_for_loads() -> None:
-    """Scenario: history was recovered before the first regular day, which begins at 14:00. Outcome: it lacks hours for both."""
+    """Scenario: history was recovered before the first regular day, which begins at 14:00. Outcome: it lacks hours for
+    both."""
     hours = range(14, 24)
     known: dict[str, Any] = {"recorded": [a_record(hour) for hour in hours], "markers": markers_of(hours), "now": PAST}
     came = [a_delivery(hour) for hour in hours]
@@ -338,9 +332,6 @@ def test_a_time_later_than_now_is_taken_as_now_and_not_waited_for() -> None:
     assert a_status([a_delivery(10)], now=later, seen=cursor.as_of(later).seen, **quiet).due == {BATCH: "new hours: 1"}
     assert admit({day: STATE}, cursor.attempts, later, 3).admitted == [day]
     assert Cursor.parse(cursor.as_text()) == cursor == cursor.as_of(later)
-
-
-# A day of which only hours were recovered
 
 
 def test_a_partly_recovered_day_is_told_until_its_hours_are_there_or_a_person_lets_them_go() -> None:
@@ -408,6 +399,6 @@ def test_nothing_of_a_day_before_a_configured_first_arrival_is_told_to_be_missin
     assert all(evaluation.is_passed for evaluation in record.evaluations)
     status = a_status(priors=[two, record], now=PAST, first=start, first_arrival=start, is_elsewhere=True)
     assert (status.due, status.waiting) == ({}, {})
-    # Whoever names the start later has the warning taken back, by one load.
+    # A start that is named later takes the warning back by one load.
     warned = plans_of(priors=[two], now=PAST)[BATCH].record(*verdict, Settings())
     assert a_status(priors=[two, warned], now=PAST, first=start, first_arrival=start, is_elsewhere=True).due

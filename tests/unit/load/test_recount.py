@@ -1,4 +1,4 @@
-"""A count that was refused beside a snapshot which this load corrects is judged again by this load, asked for or not."""
+"""A count refused beside a snapshot that this load corrects is judged again by this load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ DAY = date(2026, 2, 2)
 
 
 def on(number: int) -> date:
-    """So many days after the first one."""
     return DAY + timedelta(days=number)
 
 
@@ -47,7 +46,7 @@ def refused(day: date, before: int, check: CheckRule = Check.COUNT_IS_EXPECTED, 
 
 
 def plans_of(ledger: Ledger, day: date, delivered: dict[date, SnapshotDelivery]) -> dict[date, SlicePlan]:
-    """Of a load that was asked for this day alone."""
+    """Of a load of this day alone."""
     key = Slice(day, ALL_PROJECTS)
     facts = Facts(
         SETTINGS, frozenset({key}), {}, {},
@@ -60,10 +59,8 @@ def plans_of(ledger: Ledger, day: date, delivered: dict[date, SnapshotDelivery])
 
 
 def test_refused_counts_follow_the_snapshot_they_were_compared_with_and_no_others_do(ledger: Ledger) -> None:
-    """Scenario: three items are on record of a day, and 300 were refused beside them on later days, up to three months on by
-    one after the other; a load is asked for that day alone. Outcome: where its snapshot is corrected each of them is built
-    again in its turn, while what is refused for anything else, or was compared with another day, stays; where it is not, all
-    stay."""
+    """Scenario: counts of later days, up to three months on, were refused in a chain beside a day's three items.
+    Outcome: where its snapshot is corrected each is built in turn; other refusals and comparisons stay."""
     far, further = 30, 60
     records = [
         published(DAY, 3),

@@ -1,5 +1,3 @@
-"""One report of two walks over a table."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -20,8 +18,7 @@ def a_report(*outcomes: Outcome, seconds: float = 1.0, built: tuple[Slice, ...] 
 
 
 def test_what_a_former_walk_published_stays_news() -> None:
-    """Scenario: two days are published and one is lost to another writer, which published the same. Outcome: the one that this
-    run publishes is told of as published, the other as unchanged; a late day that only the first walk looked at is told too."""
+    """Scenario: one of two days is lost to a writer of the same content. Outcome: it is unchanged, the other published."""
     former = a_report(
         an_outcome(FIRST, Verdict.PUBLISHED),
         an_outcome(SECOND, Verdict.PUBLISHED),
@@ -47,7 +44,7 @@ def test_a_late_day_that_was_lost_is_not_told() -> None:
 
 
 def test_a_refusal_fails_the_run_after_a_second_walk_too() -> None:
-    """The second walk finds the refusal on record and takes it for one that people were told of."""
+    """The second walk finds the refusal on record, where it looks like an old one."""
     refused = an_outcome(FIRST, Verdict.REFUSED)
     assert refused.fails_the_run
     later = a_report(replace(refused, is_repeat=True))

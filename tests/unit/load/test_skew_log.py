@@ -1,4 +1,4 @@
-"""What a load tells people of skew: lines for uneven steps alone, and every step to whoever keeps the run's account."""
+"""A load's log has lines for uneven steps alone; the run's account has every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What refuses a snapshot: an object that could not be read is tried again, an accepted or standing count is no news."""
+"""Refusals of a snapshot: an unreadable object is retried, an accepted or lasting count is not reported again."""
 
 from __future__ import annotations
 

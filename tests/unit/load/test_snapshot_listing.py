@@ -1,4 +1,4 @@
-"""What landing holds of a dimension: days, markers, doubles and strangers, in a folder and in a bucket."""
+"""A dimension's listing: days, markers, doubles and strangers, in a folder and in a bucket."""
 
 from __future__ import annotations
 

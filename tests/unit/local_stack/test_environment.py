@@ -1,4 +1,4 @@
-"""What works on the set, or on the demo's own folder, works there alone, whatever else the clone and the shell name."""
+"""Commands on the set, or on the demo's folder, work there alone, despite the clone's and the shell's settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ notify_urls = ["https://hooks.internal/x"]
 metrics_file = "production.prom"
 jars_dir = "jars of this machine"
 """
-"""The clone's settings, of a deployment that the set is not."""
+"""The clone's settings, of another deployment."""
 OF_A_SHELL = {
     "AWS_ENDPOINT_URL_S3": "https://store.internal",
     "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> StackFolder:
 
 @pytest.fixture
 def _of_another_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a person stands: a folder with settings, a shell with variables."""
+    """A folder with settings and a shell with variables."""
     clone = tmp_path / "clone"
     clone.mkdir()
     (clone / "tidemark.toml").write_text(ANOTHER)
@@ -64,7 +64,7 @@ def _of_another_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_environment_is_a_deployment(folder: StackFolder) -> None:
-    """What is written is what a shell reads."""
+    """The shell reads the written file."""
     variables = deployment(folder, read_options({"STACK_PORT_S3": "19000"}))
     assert {variables["AWS_ENDPOINT_URL"], variables["AWS_ENDPOINT_URL_S3"]} == {"http://127.0.0.1:19000"}
     write_environment(folder, variables)
@@ -76,8 +76,7 @@ def test_the_environment_is_a_deployment(folder: StackFolder) -> None:
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_shell_of_the_set_forgets_other_deployments(folder: StackFolder, shell: str) -> None:
-    """Scenario: a shell with variables of another deployment, some of which win over the set's, reads the file with every check
-    on. Outcome: it has the set's variables, its own of no deployment, and no other."""
+    """Scenario: a shell with another deployment's variables reads the file. Outcome: it has the set's variables alone."""
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     variables = deployment(folder, read_options({}))
@@ -96,7 +95,7 @@ def test_a_shell_of_the_set_forgets_other_deployments(folder: StackFolder, shell
 def test_no_setting_of_the_clone_counts(
     folder: StackFolder, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All but one: where this machine's jars lie."""
+    """Except for the jars' folder on this machine."""
     keep_settings(folder)
     variables = deployment(folder, read_options({}))
     if place == "a server of the set":
@@ -121,8 +120,7 @@ def test_no_setting_of_the_clone_counts(
 
 
 def test_settings_of_the_set_are_a_persons_but_for_places(folder: StackFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a person gives projects and a ledger to the set. Outcome: `make up` leaves the file; the projects are the set's,
-    not the demo's; the ledger stays the set's own."""
+    """Scenario: an operator sets projects and a ledger. Outcome: `make up` leaves the file; the ledger stays the set's."""
     keep_settings(folder)
     folder.settings.write_text('projects = ["7"]\nledger_url = "postgresql://db.internal/production"\n')
     keep_settings(folder)
@@ -149,7 +147,7 @@ class _Buckets(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def store_port() -> Iterator[int]:
-    """Of a server that lists no buckets."""
+    """Port of a server that lists no buckets."""
     with HTTPServer(("127.0.0.1", 0), _Buckets) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -162,8 +160,7 @@ def store_port() -> Iterator[int]:
 def test_commands_ask_their_own_servers_whatever_the_shell_says(
     folder: StackFolder, command: str, store_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a profile that nobody knows, a configuration that cannot be read, a database that asks for a certificate.
-    Outcome: the store answers; libpq finds none of it; afterwards the shell's variables are there again."""
+    """Scenario: a profile, configuration and database of elsewhere. Outcome: own servers answer; variables are restored."""
     (tmp_path / "config").write_text("[default\nbroken")
     for name, value in (OF_A_SHELL | {"AWS_CONFIG_FILE": str(tmp_path / "config")}).items():
         monkeypatch.setenv(name, value)

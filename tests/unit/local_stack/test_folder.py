@@ -1,4 +1,4 @@
-"""The set's folder is its own before anything in it is touched, keeps its secrets, and lets one command work at a time."""
+"""The set's folder is checked before use, keeps its secrets, and lets one command work at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def test_its_data_is_removed_when_it_is_asked_for(folder: StackFolder, capsys: p
     assert not folder.root.exists()
     assert main(["down", "--wipe"], folder) == 0
     assert "The set is not up, and has no data." in capsys.readouterr().out
-    # Asking leaves nothing behind.
     assert not folder.root.exists()
 
 
@@ -53,7 +52,7 @@ def test_a_foreign_file_keeps_everything(folder: StackFolder, capsys: pytest.Cap
 def test_a_folder_of_somebody_else_is_not_touched(
     folder: StackFolder, tmp_path: Path, command: list[str], is_link: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither one without the mark, nor a link to what may be a set elsewhere."""
+    """Neither one without the mark, nor a link to a set elsewhere."""
     foreign = StackFolder(tmp_path / "foreign")
     if is_link:
         foreign.root.symlink_to(folder.root)
@@ -82,7 +81,7 @@ def test_secrets_are_made_once_for_their_owner_alone(folder: StackFolder) -> Non
     write_environment(folder, deployment(folder, read_options({})))
     for name in ("secrets.json", "environment", ".tidemark-stack"):
         assert stat.S_IMODE((folder.root / name).stat().st_mode) == 0o600, name
-    # A database that nobody can open is not begun anew in silence.
+    # A database without its key is not begun anew in silence.
     folder.postgres.mkdir()
     (folder.root / "secrets.json").unlink()
     with pytest.raises(StackError, match="make down ARGS=--wipe"):
@@ -117,8 +116,7 @@ def test_what_may_not_be_chosen_is_refused_by_name(name: str, value: str, reason
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
 def test_root_is_told_of_a_folder_that_the_user_of_postgresql_cannot_reach() -> None:
-    """Scenario: root makes the set below a folder, which only root may enter, then everybody. Outcome: the first is refused with
-    the folder and what to do before anything is made in it, the second is not."""
+    """Outcome: an unreachable folder is refused with the remedy before anything is made in it."""
     if not any(one.pw_name == "postgres" for one in pwd.getpwall()):
         pytest.skip("no user postgres")
     with tempfile.TemporaryDirectory() as place:

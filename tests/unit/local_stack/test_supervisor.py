@@ -1,4 +1,4 @@
-"""A set of small real processes comes up in order or not at all, and nothing of it stays when it goes."""
+"""A set of small real processes comes up in order or not at all, and leaves nothing when it goes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def until(is_so: Callable[[], object]) -> None:
 
 @dataclass
 class Stack:
-    """A folder, what was said, and what was done."""
+    """A folder, output, and actions."""
 
     folder: StackFolder
     said: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Stack:
 
     @property
     def living(self) -> list[str]:
-        """Servers of all that bears the id of this set."""
+        """Servers with this set's id."""
         return sorted(name for _, name in bearers(self.folder.id))
 
     def pids(self) -> dict[str, int]:
@@ -87,7 +87,7 @@ class Stack:
 
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
-    # A server that does not listen is killed soon.
+    # Kill a server that does not listen soon.
     monkeypatch.setattr(processes, "_ASKED_SECONDS", 0.5)
     monkeypatch.setattr(processes, "_TOLD_SECONDS", 0.5)
     made = Stack(StackFolder(tmp_path / "stack"))
@@ -98,8 +98,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
 
 
 def test_it_comes_up_in_order_once_and_goes_in_reverse_without_leftovers(stack: Stack) -> None:
-    """Scenario: two stages, one server with children within and outside its session; up twice, down twice. Outcome: the second
-    call of each does nothing; children go with their server; the data stays, what only processes need does not."""
+    """Outcome: the second call of each does nothing; children go with their server; only data stays."""
     stages = [
         [stack.server("first"), stack.server("beside")],
         [stack.server("last", before=CHILD.format(apart=True) + CHILD.format(apart=False))],
@@ -135,7 +134,7 @@ def test_a_server_that_fails_takes_with_it_what_was_started(stack: Stack) -> Non
     assert set(error.last_lines) == {"one of its lines", "cannot open its database"}
     assert str(stack.folder.log("broken")) in error.hint
     assert "prepare never" not in stack.done
-    # What ran before this call goes on.
+    # Earlier processes go on.
     assert (stack.living, list(stack.pids())) == (["running"], ["running"])
 
 
@@ -166,8 +165,8 @@ def test_a_set_that_is_up_does_not_move_to_another_port(stack: Stack) -> None:
 def test_a_set_that_is_up_takes_no_other_choice(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scenario: `make up` again, with more memory for a worker than the set was started with. Outcome: a refusal; what loads read
-    still asks for what workers have. With the first choice, the set is already up."""
+    """Scenario: `make up` again, with more memory. Outcome: a refusal that keeps the file; the first choice is up
+    already."""
     server = stack.server("spark-worker-1")
     monkeypatch.setattr(
         commands, "stages_of", lambda folder, options, variables: [[replace(server, choices=options.chosen)]]
@@ -180,7 +179,6 @@ def test_a_set_that_is_up_takes_no_other_choice(
     for name, value, refusal in (
         ("STACK_WORKER_MEMORY", "2g", "is 2048m, and spark-worker-1 was started with 1536m fix: Give 1536m again, or"),
         ("STACK_WORKER_CORES", "4", "is 4, and spark-worker-1 was started with 3 fix: Give 3 again, or"),
-        # Of a server that does not listen there itself.
         ("STACK_PORT_S3", "9999", "is 9999, and spark-worker-1 was started with 9010 fix: Give 9010 again, or"),
     ):
         with monkeypatch.context() as another:
@@ -223,8 +221,7 @@ def test_a_server_that_does_not_listen_is_killed(stack: Stack) -> None:
 
 
 def test_a_process_that_has_the_number_of_a_former_one_is_left_alone(stack: Stack) -> None:
-    """Scenario: a record from before the machine started again, or from long ago, names a number that another program has now.
-    Outcome: nothing is sent to it, and the record goes."""
+    """Scenario: an old record's number is another program's. Outcome: it gets no signal, and the record goes."""
     stack.supervisor.up([[stack.server("former")]])
     os.kill(stack.pids()["former"], signal.SIGKILL)
     until(lambda: not stack.living)
@@ -244,7 +241,7 @@ def test_a_process_that_has_the_number_of_a_former_one_is_left_alone(stack: Stac
 
 
 def test_what_is_on_no_record_is_found_by_the_id_of_the_set(stack: Stack) -> None:
-    """`make up` was killed between a start and its record; the processes of another set are not touched."""
+    """`make up` was killed between a start and its record; another set's processes are not touched."""
     other = Stack(StackFolder(stack.folder.root.parent / "other"))
     other.folder.make()
     other.supervisor.up([[other.server("other")]])
@@ -261,8 +258,7 @@ def test_what_is_on_no_record_is_found_by_the_id_of_the_set(stack: Stack) -> Non
 def test_a_folder_that_came_from_elsewhere_ends_and_starts_nothing(
     stack: Stack, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scenario: the folder is copied or moved while its servers run. Outcome: there every command refuses and touches nothing;
-    the servers go on; where the folder was, they are ended as ever."""
+    """Outcome: in the copy every command refuses; the servers go on; the original folder ends them."""
     stack.supervisor.up([[stack.server("server")]])
     stack.folder.environment.write_text("export A=b\n")
     was, here = stack.folder.root, StackFolder(stack.folder.root.parent / how)
@@ -283,7 +279,7 @@ def test_a_folder_that_came_from_elsewhere_ends_and_starts_nothing(
 
 
 def test_a_copy_of_a_set_that_is_down_is_a_set_of_its_own(stack: Stack) -> None:
-    """Scenario: a set was up and down; its folder is copied, then moved; each set comes up. Outcome: each ends its own alone."""
+    """Scenario: a stopped set's folder is copied, then moved; each set comes up. Outcome: each ends its own alone."""
     stack.supervisor.up([[stack.server("first")]])
     stack.supervisor.down()
     copy = Stack(StackFolder(stack.folder.root.parent / "copy"))

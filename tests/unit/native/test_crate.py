@@ -1,4 +1,4 @@
-"""The crate passes its own tests, names no host, and is built where cargo is; where it is not, one line says so."""
+"""The crate passes its own tests, names no host, and is built where cargo is; elsewhere one line says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CARGO = pytest.mark.skipif(shutil.which("cargo") is None, reason="there is no ca
 
 
 def cargo(*words: str) -> subprocess.CompletedProcess[str]:
-    """Without a network, and in the clone's own target folder, so that only what changed is compiled again."""
+    """Without a network, in the clone's target folder, so only changes are compiled."""
     command = ["cargo", *words]
     return subprocess.run(command, cwd=CRATE, capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""The library is used where it belongs to the interpreter and fits the code; everywhere else Python does its work."""
+"""The library is used where it fits interpreter and code; elsewhere Python does its work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(library() is not None, columns["uuid"].to_pylist() == ["{_EVENT["uuid"]}"]
 
 
 def used(folder: Path, **variables: str) -> tuple[str, ...]:
-    """Whether a process in `folder` uses the library, and whether it reads a line as it should."""
+    """Whether a process in `folder` uses the library, and reads a line correctly."""
     names = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(
         [sys.executable, "-c", _USED],
@@ -61,11 +61,11 @@ def test_it_is_looked_for_in_the_interpreters_own_environment_alone() -> None:
 
 @pytest.fixture
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Another place of the library, empty; the process asks anew."""
+    """Another, empty place of the library; the process asks anew."""
     place = tmp_path / PLACE.name
     monkeypatch.setattr(module, "PLACE", place)
     monkeypatch.delenv(VARIABLE, raising=False)
-    # A function of its own: the one of the process keeps its answer.
+    # A function of its own: the process's one keeps its answer.
     monkeypatch.setattr(module, "library", module.library.__wrapped__)
     return place
 

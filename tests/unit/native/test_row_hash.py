@@ -30,7 +30,7 @@ _VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.lists(st.sampled_from(list(_VALUES)), min_size=1, max_size=6), st.integers(1, 20))
 def test_it_hashes_as_arrow_does(data: st.DataObject, kinds: list[pa.DataType], rows: int) -> None:
-    """Scenario: columns of any types, with nulls, of nulls alone, without any; whole, and from any row on. Outcome: equal."""
+    """Scenario: columns of any types, with nulls, of nulls alone, without any; whole, and from any row on."""
     columns = [
         pa.array(data.draw(st.lists(_VALUES[kind] | st.none(), min_size=rows, max_size=rows)), kind) for kind in kinds
     ]
@@ -63,7 +63,7 @@ def test_without_the_library_or_for_another_type_there_is_no_answer(monkeypatch:
 
 @BUILT
 def test_nothing_beyond_a_buffer_is_read() -> None:
-    """Scenario: offsets beyond the texts, that fall, or are negative; fewer numbers than rows. Outcome: no answer."""
+    """Scenario: offsets beyond the texts, falling or negative; too few numbers. Outcome: no answer."""
     found = library()
     assert found is not None
     halves = np.zeros((2, 2), np.int64)

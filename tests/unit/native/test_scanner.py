@@ -1,4 +1,4 @@
-"""The native scanner gives the columns of the parser in Python, or leaves the lines to it."""
+"""The native scanner gives the Python parser's columns, or declines the lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def the_scan(project: str = PROJECT, day: date = DAY) -> line_blocks.Scan:
 
 
 def scanned(lines: list[bytes], project: str = PROJECT, day: date = DAY) -> dict[str, pa.Array] | None:
-    """The scanner's columns, which are valid and equal those of Python; None where it was not sure."""
+    """The scanner's columns, valid and equal to Python's; None where it declined."""
     text = b"".join(b"%b\n" % line for line in lines)
     columns = the_scan(project, day)(text, len(lines))
     if columns is not None:
@@ -89,7 +89,7 @@ def test_damaged_lines_of_real_exports_are_read_as_python_reads_them_or_left(lin
 
 
 def test_real_events_and_usual_ones_are_taken() -> None:
-    """Or the agreement above would be vacuous."""
+    """Otherwise the agreement would be vacuous."""
     assert scanned(REAL_LINES, str(json.loads(REAL_LINES[0])["app"]), date(2030, 1, 1))
     bag = {"é": '\n\t"\\/👍', "deep": [[{}, []], None, True, 1.5e300]}
     events = [
@@ -169,7 +169,7 @@ def test_nearly_all_blocks_of_the_sample_export_are_scanned(tmp_path: Path) -> N
 
 
 def test_columns_outlive_their_block_and_free_it_with_the_last_of_them() -> None:
-    """Scenario: 300 blocks of 2 MB each, one column of each kept for a while. Outcome: the values stay, the memory does not."""
+    """Scenario: 300 blocks of 2 MB, one column of each kept. Outcome: values stay, memory does not."""
     scan = the_scan()
     lines = [a_line(f'"city":"c{n}"', '"data":{"x":"' + "y" * 20_000 + '"}') for n in range(100)]
     text = b"".join(b"%b\n" % line for line in lines)

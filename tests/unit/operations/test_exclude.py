@@ -1,4 +1,4 @@
-"""What an exclusion names: bytes that were read, never a version nobody looked at."""
+"""An exclusion names bytes that were read."""
 
 from __future__ import annotations
 

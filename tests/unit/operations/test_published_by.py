@@ -1,4 +1,4 @@
-"""What a time of a rollback means where a clock that was ahead stamped a publication."""
+"""A rollback's time where a clock that was ahead stamped a publication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Days around a slice of a rebuild: which snapshot they are read from, and when a refusal by them is looked at again."""
+"""A rebuild's neighbouring days: the snapshot they are read from, and when their refusals are judged again."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def held(key: Slice, rows: int = 9) -> SliceRecord:
 
 
 def test_a_neighbour_is_read_from_the_snapshot_that_holds_it_as_it_is_now() -> None:
-    """Scenario: a day is staged beside two others. Outcome: a load reads all three from what it staged; on a branch that stays,
-    main has those that the branch holds as they were."""
+    """Outcome: a load reads all three days from its staging; on a lasting branch, main has the unchanged ones."""
     request = LoadRequest((DAY,), (PROJECT,), frozenset({REFINED_EVENTS.key}), "run", datetime(2026, 6, 1, tzinfo=UTC))
     todo = [SlicePlan(OWN, Todo.REBUILD, InputState(), None, is_requested=True)]
     load = TablePlan(RUNTIME, request, REFINED_EVENTS, MAIN, {}, "run_0", todo, 0.0)
@@ -46,8 +45,7 @@ def test_a_neighbour_is_read_from_the_snapshot_that_holds_it_as_it_is_now() -> N
 
 
 def test_what_a_neighbour_refuses_is_looked_at_again_once_the_neighbour_is_another() -> None:
-    """Scenario: a day is refused as it shares a key with another day, or for another reason. Outcome: the first refusal stands
-    as long as both neighbours are what they were, the second whatever they are."""
+    """Outcome: a refusal for a shared key stands while both neighbours are the same, any other one regardless."""
 
     def beside(*green: Slice, rows: int = 9) -> str:
         return states_beside(SETTINGS, REFINED_EVENTS, OWN, green, {AFTER: held(AFTER, rows)})

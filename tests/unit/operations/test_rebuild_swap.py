@@ -1,4 +1,4 @@
-"""What a swap takes, what it refuses, and what an undo goes back to: on a real ledger, with the lakehouse's part played."""
+"""Slices that a swap takes, its refusals, and an undo's target: on a real ledger, with the lakehouse faked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Step = Callable[[], Sequence[RebuiltSlice]]
 
 
 def made(rows: int, content: int, table: str = REFINED, key: Slice = KEY, **more: Any) -> RebuiltSlice:
-    """A slice that the rebuild made: `content` tells it from others of as many rows."""
+    """A slice that the rebuild made; `content` tells equal row counts apart."""
     known = {"verdict": Verdict.PUBLISHED, "is_final": True, "figures": {"rows": rows}} | more
     record = SliceRecord(table, key, digest=Digest(rows, content, content), **known)
     return RebuiltSlice(record, PUBLISHED, SliceDifference((1000, rows)))
@@ -52,7 +52,7 @@ def change(key: Slice, after: Digest, run_id: str, table: str = REFINED, snapsho
 
 
 class Story:
-    """A rebuild on a real ledger. What catching up makes, and what a commit does, is told by a test."""
+    """A rebuild on a real ledger. Tests give the catching up and the commit."""
 
     def __init__(self, ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
         self.ledger, self.steps, self.commit = ledger, list[Step](), self.publish
@@ -141,12 +141,8 @@ def lost(story: Story, *slices: RebuiltSlice) -> Step:
     return step
 
 
-# -- what was reported -------------------------------------------------------------------------------------------
-
-
 def test_a_swap_that_died_over_catching_up_is_compared_with_the_report(story: Story) -> None:
-    """Scenario: 1000 rows are reported, catching up makes 400 of them and dies, and the swap is asked for again. Outcome: it is
-    refused; that refusal shows what it is now, so the next swap takes it."""
+    """Outcome: the repeated swap is refused and shows the new figures, so the next one takes them."""
     story.reported(made(1000, 1))
     with pytest.raises(TransientError):
         story.swap(lost(story, made(400, 2)))
@@ -171,8 +167,7 @@ def test_a_start_that_dies_leaves_no_older_report_to_swap(story: Story) -> None:
 
 @pytest.mark.parametrize("was_refused", [False, True])
 def test_what_was_not_reported_to_go_stays_until_it_is(story: Story, was_refused: bool) -> None:
-    """Scenario: of two slices one was in no report, or left out of it, and could go by the time of the swap; an aggregate is
-    built from it. Outcome: neither goes, and a sentence says why; the other goes. After another start nothing is left out."""
+    """Outcome: an unreported slice and the aggregate built from it stay, with the reason; after another start they go."""
     unseen = made(400, 2, key=NEXT)
     before = [made(1000, 7, key=NEXT, verdict=Verdict.REFUSED, reason="twice")] if was_refused else []
     below = made(3, 3, REVENUE, NEXT)
@@ -198,7 +193,7 @@ def test_what_was_not_reported_to_go_stays_until_it_is(story: Story, was_refused
 def test_other_events_of_the_same_number_need_another_look(
     story: Story, table: str, is_final: bool, is_refused: bool
 ) -> None:
-    """Where the keys of a final slice are bounded: how many of them differ from the reported ones, nobody knows."""
+    """Where a final slice's keys are bounded: the number of keys that differ from the report is unknown."""
     story.reported(made(1000, 1, table), tables=(table,))
     main = SliceRecord(table, KEY, Verdict.PUBLISHED, is_final=is_final, digest=PUBLISHED)
     story.ledger.record(Changes(slices=[main]), "load")
@@ -213,8 +208,7 @@ def test_other_events_of_the_same_number_need_another_look(
 
 
 def test_a_swap_that_was_taken_over_tells_so_and_answers_nothing(story: Story) -> None:
-    """Scenario: another run takes the rebuild over and abandons it, right before the swap publishes. Outcome: the swap ends with
-    that, nothing is published, the rebuild stays abandoned."""
+    """Scenario: another run abandons the rebuild right before the publish. Outcome: nothing is published."""
     story.reported(made(1000, 1))
 
     def taken(_: Any, rebuild: RebuildRecord, table: Any, rebuilt: Any, *__: Any) -> Any:
@@ -228,16 +222,12 @@ def test_a_swap_that_was_taken_over_tells_so_and_answers_nothing(story: Story) -
     assert (story.state, story.swapped) == (RebuildState.ABANDONED, [])
 
 
-# -- a swap that stops -------------------------------------------------------------------------------------------
-
-
 def conflicts(*_: Any) -> frozenset[Slice]:
     raise PublishConflictError(REFINED, "run load changed it since it was read", "Again")
 
 
 def test_a_refusal_before_anything_is_shown_leaves_the_rebuild_to_be_answered(story: Story) -> None:
-    """Scenario: the first commit of a swap meets a load's, and catching up then makes too little, finds nothing to go, or loses
-    once more. Outcome: each refusal leaves it ready, and it can be abandoned."""
+    """Scenario: a swap meets a load and catching up fails in three ways. Outcome: it stays ready, and can be abandoned."""
     story.reported(made(1000, 1))
     story.commit = conflicts
     refused = made(1000, 7, verdict=Verdict.REFUSED, reason="twice")
@@ -258,9 +248,8 @@ def test_a_refusal_before_anything_is_shown_leaves_the_rebuild_to_be_answered(st
 @pytest.mark.parametrize("is_settled", [True, False])
 @pytest.mark.parametrize("how", ["refused", "conflict", "catching up"])
 def test_a_refusal_says_what_main_shows_already(story: Story, how: str, is_settled: bool) -> None:
-    """Scenario: refined is swapped in (on record, or found by settling alone: its process died after the commit), the aggregate
-    meets a load, and then catching up makes too little, loses, or the aggregate loses again. Outcome: the refusal names refined
-    and offers to complete or to take back; the rebuild stays swapping; it is not to be abandoned, in whatever state it is."""
+    """Scenario: refined is swapped in, then the aggregate's swap fails.
+    Outcome: the refusal names refined and offers to complete or undo; it stays swapping and cannot be abandoned."""
     story.reported(made(1000, 1), made(1000, 1, REVENUE), tables=(REFINED, REVENUE))
     committed = change(KEY, Digest(1000, 1, 1), "swap-1")
 
@@ -294,8 +283,7 @@ def test_a_refusal_says_what_main_shows_already(story: Story, how: str, is_settl
 
 
 def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
-    """Scenario: the green branch holds, of one of two changed slices, a file that no audit is on record of. Outcome: a conflict,
-    and nothing is published; with the recorded files, the snapshot that was looked at is what is to be published."""
+    """Outcome: a file without a recorded audit is a conflict; with the recorded files the seen snapshot is published."""
     files = {KEY: SliceFiles(frozenset({"a"}), 1000), NEXT: SliceFiles(frozenset({"b"}), 1000)}
     going = {key: made(1000, 1, key=key, file_hash=one.file_hash) for key, one in files.items()}
     story.reported(*going.values())
@@ -323,7 +311,7 @@ def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
 
 
 def test_what_a_swap_publishes_can_be_replayed_with_its_settings(story: Story) -> None:
-    """Outcome: its publications carry the settings that the build read, as those of a load do."""
+    """Outcome: its publications carry the build's settings, like those of a load."""
     files = {KEY: SliceFiles(frozenset({"a"}), 1000)}
     going = {KEY: made(1000, 1, file_hash=files[KEY].file_hash)}
     story.reported(*going.values())
@@ -341,9 +329,8 @@ def test_what_a_swap_publishes_can_be_replayed_with_its_settings(story: Story) -
 
 
 def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story: Story) -> None:
-    """Scenario: of two days that go one is what main holds already; a third one is near, a fourth in reach of the unchanged one
-    alone. Outcome: the publish asks for the inputs of both, as they were built, for the neighbour that stays of the changed one
-    as main held it before the last look, and for the rebuild; refined that goes is an input of revenue as it will be."""
+    """Outcome: the publish asks for both days' inputs as built, for the remaining neighbour as main held it at the last
+    look, and for the rebuild; refined that goes is revenue's new input."""
     story.runtime.settings = story.runtime.settings.model_copy(update={"dedupe_window_days": 1})
     before, after, far = (Slice(DAY + timedelta(days=shift), PROJECT) for shift in (-1, 1, 2))
     raw, files = "raw/regular_events", SliceFiles(frozenset({"a"}), 1000)
@@ -411,8 +398,7 @@ def test_what_lies_around_a_rebuild_is_read_of_tables_that_exchange_rows(story: 
 
 
 def test_a_swap_that_died_over_its_branches_is_ended_by_the_same_again(story: Story) -> None:
-    """Scenario: main shows a rebuild and its process dies; the swap is asked for again, then once more. Outcome: the first drops
-    the branches and publishes nothing; the second one is refused, since there is nothing left to do."""
+    """Outcome: the repeated swap drops the branches and publishes nothing; a third one is refused."""
     story.reported(made(1000, 1))
     story.swap()
     branches = {REFINED}
@@ -426,13 +412,9 @@ def test_a_swap_that_died_over_its_branches_is_ended_by_the_same_again(story: St
         story.swap(run_id="swap-3")
 
 
-# -- an undo -----------------------------------------------------------------------------------------------------
-
-
 def test_an_undo_goes_back_to_right_before_the_swaps_own_changes(story: Story) -> None:
-    """Scenario: a swap is begun; a load publishes a day of it, then the swap publishes two days and is interrupted, a load and
-    the swap again publish one of them, and by then the rebuild would leave it out. Outcome: each day goes back to right before
-    the swap's first change of it, so what the load brought before stays, and no day is forgotten."""
+    """Scenario: a load publishes a day, then the swap two, interrupted by a load and repeated.
+    Outcome: each day goes back to right before the swap's first change of it, and no day is forgotten."""
     story.reported(made(1000, 1), made(1000, 1, key=NEXT))
     story.commit = conflicts
     with suppress(TransientError):
@@ -471,7 +453,7 @@ def test_an_undo_of_nothing_is_refused(story: Story, state: RebuildState, said: 
 
 
 def test_a_slice_of_an_undo_is_restored_to_its_own_publication(story: Story) -> None:
-    """Each goes back to the state right after its own number, whatever the request says of the others."""
+    """Each goes back to right after its own number, whatever the request says of the others."""
     digests = [Digest(1000, number, number) for number in range(4)]
     for number, (key, digest) in enumerate(
         [(KEY, digests[0]), (NEXT, digests[1]), (KEY, digests[2]), (NEXT, digests[3])]
@@ -493,12 +475,9 @@ def test_a_slice_of_an_undo_is_restored_to_its_own_publication(story: Story) -> 
     assert [(one.key, one.digest, one.snapshot_id) for one in found] == [(KEY, digests[0], 10), (NEXT, digests[1], 11)]
 
 
-# -- what later changes are measured against ----------------------------------------------------------------------
-
-
 def test_the_baseline_of_a_swap_or_a_rollback_holds_what_the_run_read_that_built_it(story: Story) -> None:
-    """Scenario: a day that became final long ago is rebuilt, and rolled back to what a load of May made. Outcome: what was
-    recovered before the swap, and before that load, lifts no bound again."""
+    """Scenario: a final day is rebuilt, and rolled back to an earlier load. Outcome: earlier recoveries lift no bound
+    again."""
     final = made(1000, 1, final_at="2026-02-05T00:00:00+00:00")
     swapped = swap._baseline(final, None, True, NOW)
     assert swapped is not None

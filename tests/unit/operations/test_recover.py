@@ -1,4 +1,4 @@
-"""What a recovery fetches, writes and says, against a vendor on this machine; no Spark."""
+"""A recovery's requests, objects and messages, against a vendor on this machine; no Spark."""
 
 from __future__ import annotations
 
@@ -72,8 +72,6 @@ def _range(first: int, last: int) -> HourRange:
 
 @dataclass
 class Place:
-    """Landing, a ledger and a vendor."""
-
     root: Path
     vendor: Vendor
     settings: Settings
@@ -85,7 +83,7 @@ class Place:
         return plan_recovery(self.ledger, LandingStore.from_settings(self.settings), self.settings, asked, now)
 
     def recover(self, hours: HourRange = WHOLE_DAY, **request: Any) -> dict[str, str]:
-        """Hour (of a project where there are several) -> what became of it."""
+        """Hour (of a project where there are several) -> result."""
         api = ExportApi(self.settings, backoff=Backoff(3, 0.01), sleep=lambda _: None)
         landing = LandingStore.from_settings(self.settings)
         self.settled: list[HourOutcome] = []
@@ -103,11 +101,11 @@ class Place:
         return list(dict.fromkeys(str(one.error) for one in self.outcomes if one.error is not None))
 
     def files(self) -> dict[str, bytes]:
-        """Key -> bytes, of all that lies in landing."""
+        """Key -> bytes, for all of landing."""
         return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
 
     def to_load(self, listing: Listing | None = None) -> tuple[dict[int, int], ArrivalStatus]:
-        """Hour -> objects that a load of the backfill source would read now, and what its sensor says when all has rested."""
+        """Hour -> objects that a backfill load would read now, and the rested sensor's message."""
         landing = LandingStore.from_settings(self.settings)
         listing = listing or landing.list(Source.BACKFILL, [PROJECT], DAY, DAY)
         recorded = Recorded.read(self.ledger, landing, listing, Source.BACKFILL, [PROJECT], (DAY, DAY), self.settings)
@@ -167,12 +165,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             yield Place(root, vendor, settings, ledger)
 
 
-# -- what is written ------------------------------------------------------------------------------------------
-
-
 def test_hours_come_with_their_objects_and_their_markers(place: Place) -> None:
-    """Scenario: of three hours one has two files, one has one, one has none. Outcome: the files lie below the backfill prefix as
-    they came, and every hour has its marker, the silent one too; a second recovery asks the vendor nothing."""
+    """Outcome: files are below the backfill prefix unchanged, every hour has a marker; a second recovery asks nothing."""
     bodies = {(4, 0): _body(4), (4, 7): _body(40), (5, 0): _body(5)}
     for (hour, shard), body in bodies.items():
         place.vendor.add(PROJECT, Hour(DAY, hour), body, shard)
@@ -208,7 +202,7 @@ def test_a_range_that_is_too_large_is_halved_down_to_one_hour(place: Place, answ
     for hour in range(6):
         place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
     place.vendor.always(answer, lambda asked: len(asked.hours) > 1)
-    # A timeout of a single hour says nothing of its size.
+    # A timeout of a single hour says nothing about its size.
     place.vendor.always(_OF_SIZE, lambda asked: asked.hours[0].hour == 4)
     fates = place.recover(_range(0, 5))
     assert fates == {**dict.fromkeys("01235", "recovered"), "4": "not recovered"}
@@ -225,8 +219,7 @@ _IN_WORDS = [_OTHER, Answer(400), Answer(200, b'{"error": "soon"}', {"Content-Ty
 @pytest.mark.parametrize("answer", _IN_WORDS)
 @pytest.mark.parametrize("days", [1, 4])
 def test_a_refusal_ends_a_day_and_three_days_a_project(place: Place, answer: Answer, days: int) -> None:
-    """Scenario: every request is answered in words that refuse it, or without any. Outcome: the newest day, the
-    oldest one and one between them are asked for; nothing is written."""
+    """Outcome: only the newest day, the oldest and one between are requested; nothing is written."""
     place.vendor.always(answer, lambda asked: asked.project_id == PROJECT)
     place.vendor.add(OTHER, Hour(DAY, 4), a_body(events_on(DAY, 2, app=int(OTHER))))
     hours = HourRange(Hour(DAY - timedelta(days=days - 1), 0), Hour(DAY, 23))
@@ -252,8 +245,7 @@ _SECOND, _LAST = DAY + timedelta(days=1), DAY + timedelta(days=3)
     ids=["too old", "too new"],
 )
 def test_halving_goes_on_while_it_helps(place: Place, good: list[Hour]) -> None:
-    """Scenario: of four days the vendor refuses, in other words each time, all that begins before an hour of the second day, or
-    ends after one. Outcome: every hour that it does not refuse is recovered, after few requests."""
+    """Scenario: the vendor refuses ranges around an hour. Outcome: all other hours are recovered, by few requests."""
     for hour in good:
         place.vendor.add(PROJECT, hour, _body(hour.hour, hour.day))
     words = iter(range(1000))
@@ -279,8 +271,7 @@ def test_refused_hours_cost_no_other(place: Place, refused_hours: list[str]) -> 
 
 
 def test_hours_younger_than_the_vendors_delay_are_not_taken_for_empty(place: Place) -> None:
-    """Scenario: the newest hours ended two hours ago and less; the vendor has none of them.
-    Outcome: they are told and not marked."""
+    """Scenario: the vendor lacks hours that ended under two hours ago. Outcome: they are named and not marked."""
     now = datetime(2026, 2, 2, 10, 30, tzinfo=UTC)
     place.vendor.delayed_from = Hour(DAY, 8)
     for hour in range(6, 11):
@@ -306,8 +297,7 @@ def test_a_clock_that_is_ahead_marks_nothing_as_empty(place: Place) -> None:
 
 
 def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any, tmp_path: Path) -> None:
-    """Scenario: landing is a bucket; one of an hour's objects is there already. Outcome: the other one comes,
-    and the marker, once; the policy of recoveries allows all that was asked, and nothing that was not."""
+    """Outcome: the missing object and the marker come once; the policy of recoveries allows exactly these requests."""
     bodies = {shard: _body(40 + shard) for shard in (0, 1)}
     for shard, body in bodies.items():
         place.vendor.add(PROJECT, Hour(DAY, 4), body, shard)
@@ -327,12 +317,8 @@ def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any, tmp_
     assert place.recover(_range(4, 4)) == {"4": "already there"}
 
 
-# -- what is refused ------------------------------------------------------------------------------------------
-
-
 def test_a_member_that_leads_elsewhere_and_a_bomb_are_isolated_and_write_nothing(place: Place) -> None:
-    """Scenario: in an answer for a day one hour's member is named to lead out, another hour's is a bomb. Outcome: the range is
-    halved around them, all other hours are recovered, and nothing lies outside of the backfill prefix."""
+    """Outcome: the range is halved around them, all other hours are recovered, and nothing lies elsewhere."""
     for hour in range(8):
         place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
     place.vendor.add(PROJECT, Hour(DAY, 6), gzip.compress(b"\0" * (1 << 25), 9, mtime=0))
@@ -376,8 +362,7 @@ def test_what_concerns_a_project_leaves_the_others_alone(place: Place, answer: A
 
 
 def test_objects_that_are_there_are_compared_and_never_overwritten(place: Place) -> None:
-    """Scenario: an hour's object lies there already, from an interrupted recovery, packed another way; another hour's has other
-    content. Outcome: the first is left and its hour completed; the second is refused before anything of its hour is written."""
+    """Outcome: an object packed another way is left and its hour completed; other content is refused before any write."""
     text = gzip.decompress(_body(4))
     place.vendor.add(PROJECT, Hour(DAY, 4), _body(4), 0)
     place.vendor.add(PROJECT, Hour(DAY, 4), _body(44), 1)
@@ -396,7 +381,7 @@ def test_objects_that_are_there_are_compared_and_never_overwritten(place: Place)
 
 
 def test_an_object_that_a_copier_spelled_otherwise_is_the_hours_own(place: Place) -> None:
-    """Scenario: hours 4 and 5 lie there with `%23` for `#`, one with other content. Outcome: none is written beside its copy."""
+    """Scenario: two hours have `%23` for `#`, one with other content. Outcome: none is written beside its copy."""
     for hour in (4, 5):
         place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour), 0)
         key = place.deliver(hour, _body(hour if hour == 4 else 99), Source.BACKFILL, shard=0)
@@ -408,17 +393,13 @@ def test_an_object_that_a_copier_spelled_otherwise_is_the_hours_own(place: Place
 
 
 def test_an_hour_whose_object_cannot_be_placed_is_missing(place: Place) -> None:
-    """Scenario: all markers of a day are there, and hour 7's object lost its name behind the hour.
-    Outcome: that hour is fetched, as one that never came."""
+    """Scenario: hour 7's object lost its name behind the hour. Outcome: that hour is fetched."""
     key = place.deliver(7, _body(7))
     (place.root / key).rename(place.root / key.partition("#")[0])
     for hour in (6, 7):
         (place.root / GRAMMAR.format_marker(BatchKey(Source.REGULAR, PROJECT, DAY), hour)).touch()
     states = {one.hour.hour: one.state for one in place.plan().hours}
     assert (states[6], states[7]) == (HourState.DELIVERED, HourState.MISSING)
-
-
-# -- which hours ----------------------------------------------------------------------------------------------
 
 
 def _states(plan: RecoveryPlan) -> dict[str, str]:
@@ -429,8 +410,7 @@ def _states(plan: RecoveryPlan) -> dict[str, str]:
 
 
 def test_the_state_of_every_hour_is_told(place: Place) -> None:
-    """Scenario: of a refused day hour 10 is cut and 11 was good, 12 never came; 9 stands from before; 13 and 14 were recovered,
-    14 without its marker and not loaded yet. Outcome: each is called what it is, and all but the recovered one are fetched."""
+    """Outcome: each hour of a refused day has its state, and all but the recovered one are fetched."""
     for hour in (9, 10, 11):
         place.deliver(hour, _body(hour))
     place.record(BatchVerdict.REFUSED, h9="accepted", h10="refused", h11="waiting")
@@ -476,9 +456,6 @@ def test_markers_of_an_accepted_day_say_that_an_hour_is_empty(place: Place) -> N
     assert _states(place.plan()) == {"whole": "0–23"}
 
 
-# -- what is said meanwhile -----------------------------------------------------------------------------------
-
-
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> None:
     for hour in (4, 5):
         place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
@@ -498,8 +475,6 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> No
         paper.getvalue(),
     )
 
-
-# -- killed anywhere ------------------------------------------------------------------------------------------
 
 _PROGRAM = """
 import sys
@@ -537,8 +512,7 @@ def _let_claims_grow_old(place: Place, hours: int) -> None:
     "armed", [f"after_download:{DAY}T04", f"after_object:{_KEY}#0.json.gz", f"before_marker:{_KEY}_complete"]
 )
 def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_on(place: Place, armed: str) -> None:
-    """Scenario: killed with SIGKILL after a download, between an hour's two objects, before its marker. Outcome: no hour with a
-    marker lacks an object; the next recovery ends as if nothing had happened, and nothing else is left in landing."""
+    """Outcome: no hour with a marker lacks an object; the next recovery completes and leaves nothing else."""
     for hour, shard in ((4, 0), (5, 0), (5, 1), (6, 0)):
         place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour * 10 + shard), shard)
     environment = {
@@ -580,9 +554,8 @@ def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_o
 
 
 def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -> None:
-    """Scenario: landing is listed between the two objects of an hour, beside an hour that somebody put there by hand; the
-    recovery fails; it is completed; the first listing is asked again. Outcome: the hour is left out and told with its command
-    until its marker is listed; the other hour is taken; another part of the hour that raw holds by then is not missed."""
+    """Scenario: landing is listed between an hour's two objects, beside a hand-made hour; the recovery fails, then
+    completes. Outcome: the hour waits, named with its command, until its marker is listed; the other hour is taken."""
     place.vendor.add(PROJECT, Hour(DAY, 5), _body(50), 0)
     place.vendor.add(PROJECT, Hour(DAY, 5), _body(51), 1)
     by_hand = place.deliver(7, _body(7), Source.BACKFILL)
@@ -632,7 +605,7 @@ def test_every_point_of_a_recovery_is_killed_at() -> None:
 
 
 def test_a_day_with_an_hour_that_was_not_recovered_is_not_loaded() -> None:
-    """Readers would get a day short of that hour, where they had none or the one before."""
+    """Readers would get a day short of that hour."""
     other = DAY + timedelta(days=1)
     outcomes = [
         HourOutcome(PROJECT, Hour(DAY, 5), HourFate.RECOVERED),
@@ -648,14 +621,11 @@ def test_a_day_with_an_hour_that_was_not_recovered_is_not_loaded() -> None:
 def test_no_data_of_an_hour_that_landing_holds_an_unread_object_of_is_a_contradiction(
     place: Place, source: Source
 ) -> None:
-    """Scenario: a recovery was killed between two objects of an hour, or no load has read a regular object of it; then the
-    vendor says "no data". Outcome: the hour gets no marker."""
+    """Scenario: an hour has an unread object, and the vendor says "no data". Outcome: no marker."""
     place.deliver(5, _body(5), source)
     assert place.recover(_range(5, 6)) == {"5": "not recovered", "6": "not recovered"}
     assert not any(name.endswith("_complete") for name in place.files())
 
-
-# -- whose keys they are ---------------------------------------------------------------------------------------
 
 _BEFORE = Hour(DAY - timedelta(days=1), 7)
 
@@ -676,9 +646,8 @@ def _use_keys_of(vendor: Vendor, project: str, monkeypatch: pytest.MonkeyPatch) 
 def test_no_data_is_believed_of_keys_alone_that_bring_an_hour_which_raw_holds(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: the vendor answers 404 for a day: to another project's keys, which bring nothing of an hour that raw holds,
-    then their own data of it; to the right keys; then it has an hour after all. Outcome: nothing is written by wrong keys; the
-    right ones are asked for the control hour once; hours recorded as empty are asked for again where somebody says so."""
+    """Scenario: 404 for a day to wrong keys, to right keys, then an hour appears.
+    Outcome: wrong keys write nothing; right ones ask for the control hour once; empty hours are asked for on request."""
     _raw_holds(place, _BEFORE)
     place.vendor.add(PROJECT, _BEFORE, _body(7))
     _use_keys_of(place.vendor, OTHER, monkeypatch)
@@ -710,7 +679,7 @@ def test_no_data_is_believed_of_keys_alone_that_bring_an_hour_which_raw_holds(
 def test_an_archive_without_a_whole_hour_is_believed_no_more_than_no_data(
     place: Place, monkeypatch: pytest.MonkeyPatch, members: list[tuple[str, bytes]]
 ) -> None:
-    """Scenario: wrong keys, to which the vendor sends archives that hold nothing, or nothing whole. Outcome: no marker."""
+    """Scenario: wrong keys get archives without a whole hour. Outcome: no marker."""
     _use_keys_of(place.vendor, OTHER, monkeypatch)
     place.vendor.always(
         Answer(200, zipped(members), {"Content-Type": "application/zip"}), lambda asked: asked.hours[0].day == DAY
@@ -746,7 +715,7 @@ def test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_b
 
 
 def test_one_contradicted_hour_discredits_the_whole_answer(place: Place) -> None:
-    """Scenario: the vendor's archive holds hour 3; it lacks hour 4, which raw holds. Outcome: nothing of it is written."""
+    """Scenario: the archive has hour 3 and lacks hour 4, which raw holds. Outcome: nothing is written."""
     place.record(BatchVerdict.ACCEPTED, h4="accepted")
     place.vendor.add(PROJECT, Hour(DAY, 3), _body(3))
     assert place.recover(_range(3, 5)) == dict.fromkeys("345", "not recovered")
@@ -762,7 +731,7 @@ def test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_who
     # No load takes the half: the marker is older than the claim.
     assert place.to_load()[0] == {}
     assert place.plans[BACKFILL].hours_unfinished == {5}
-    # Nor does it count as whole where one took it after six hours.
+    # Nor is it whole where a load took it after six hours.
     place.record(BatchVerdict.ACCEPTED, Source.BACKFILL, h5="accepted")
     for shard in (0, 1):
         place.vendor.add(PROJECT, Hour(DAY, 5), _body(50 + shard), shard)
@@ -773,8 +742,7 @@ def test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_who
 
 
 def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(place: Place) -> None:
-    """Scenario: of a day of a marked export hours 9 and 10 came and the ledger warns; hours 9 and 11 are recovered, one object of
-    11 lies there by hand. Outcome: the day counts for `--refused`; the objects written for 11 are on record, and no others."""
+    """Outcome: the day counts for `--refused`; exactly the objects written for the missing hour are on record."""
     place.record(BatchVerdict.ACCEPTED, h9="accepted", h10="accepted")
     (record,) = place.ledger.batches([PROJECT], DAY, DAY).values()
     warned = Evaluation(Check.DELIVERY_COMPLETE, False, "short", figures={HOURS_HELD: 2})
@@ -793,14 +761,14 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     assert place.recover(_range(11, 11)) == {"11": "recovered"}
     written = f"{PREFIX}/{PREFIX}_{DAY}_11#1.json.gz"
     sizes = {written: len(_body(111))}
-    # Also where the recovery died between the marker and the end of its claim: a load takes the hour then.
+    # Also where the recovery died between marker and end of claim: a load takes the hour then.
     with place.ledger.engine.begin() as connection:
         connection.execute(RECOVERIES.update().values(ended_at=None))
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
     place.ledger.recoveries.end(PROJECT, Hour(DAY, 11))
     place.ledger.recoveries.end(PROJECT, Hour(DAY, 9))
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
-    # What the load of the baseline read is in it already, whenever it was recovered.
+    # The baseline holds what its load read, whenever it was recovered.
     held = DeliveryRecord(BACKFILL, written, "etag", sizes[written], None, 3, 3, 0, 0, None, is_accepted=True)
     place.ledger.record(Changes(deliveries=[held]), "load")
     with place.ledger.engine.begin() as connection:
@@ -808,7 +776,7 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, NOW.isoformat())
     earlier = (NOW - timedelta(hours=1)).isoformat()
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, earlier) == sizes
-    # The same bytes under another etag, or read by another parser, came with the run that brought them first.
+    # The same bytes under another etag or parser came with the run that first brought them.
     (known,) = place.ledger.deliveries(Source.BACKFILL, [PROJECT], DAY, DAY).values()
     assert known.run_id == "load"
     place.ledger.record(Changes(deliveries=[replace(known, etag="copied")]), "copied")

@@ -1,4 +1,4 @@
-"""From a day that does not agree to the run that closes it, by what landing and ledger know; no Spark."""
+"""From a day that differs to the run that closes it, by landing and ledger; no Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPAN = f"--from {DAY} --to {DAY} --project {PROJECT}"
 
 @dataclass
 class Place:
-    """Landing with a day of 24 hours, and a ledger that knows all of them."""
+    """Landing with a day of 24 hours, all in the ledger."""
 
     root: Path
     settings: Settings
@@ -80,7 +80,7 @@ class Place:
         )
 
     def commands(self, *tried: RepairKind, **how: bool) -> list[str]:
-        # Nothing of these slices was built from anything: each load would build them, once.
+        # These slices have no recorded inputs: each load would build them, once.
         return [one.command for one in self.plan(RepairKind.LOAD, *tried, **how)]
 
 
@@ -96,7 +96,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def test_objects_that_no_load_has_read_are_loaded_first(place: Place) -> None:
-    """A changed one, and those of arrival days near the day, of either source; a day beyond the window is none of it."""
+    """A changed one, and those of near arrival days of either source; a day beyond the window does not count."""
     place.deliver(4, b"other bytes")
     place.deliver(9, day=DAY + timedelta(days=2), source=Source.BACKFILL)
     place.deliver(9, day=DAY + timedelta(days=4))
@@ -134,8 +134,7 @@ def test_hours_that_lack_are_asked_for_alone(place: Place) -> None:
 
 @pytest.mark.parametrize("hours", [22, 24])
 def test_a_day_before_its_deadline_is_waited_for_and_the_day_before_it_is_recovered(place: Place, hours: int) -> None:
-    """Scenario: two days lack, the second with or without hours that lack; the moment of its deadline, and one after. Outcome:
-    the vendor is asked for a day that is past its deadline alone."""
+    """Outcome: the vendor is asked only for a day past its deadline."""
     day = DAY + timedelta(days=1)
     record = BatchRecord(BatchKey(Source.REGULAR, PROJECT, day), BatchVerdict.ACCEPTED, hours=tuple(range(hours)))
     moved = [SliceRecord(one.table, Slice(day, PROJECT), Verdict.UNCHANGED) for one in place.slices()]

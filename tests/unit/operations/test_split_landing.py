@@ -1,4 +1,4 @@
-"""Recovered objects among regular ones: found by their evidence, moved without a loss, wherever the move is killed."""
+"""Recovered objects among regular ones: found by evidence, moved without loss despite kills."""
 
 from __future__ import annotations
 
@@ -69,8 +69,6 @@ def body(prefix: str, count: int = 10) -> bytes:
 
 @dataclass(frozen=True)
 class Place:
-    """A landing, and hands that write to it."""
-
     url: str
     put: Callable[[str, bytes], Any]
     objects: Callable[[], Objects]
@@ -145,12 +143,8 @@ def watching(watcher: Callable[[Failpoint, str], None]) -> Iterator[None]:
         failpoints.watch()
 
 
-# Finding
-
-
 def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder: Place) -> None:
-    """Scenario: two hours with markers, one object of each uploaded weeks later; a third hour without a marker, recovered
-    after the deadline of its day. Outcome: these three, each with the time that says so; markers and ordinary objects stay."""
+    """Outcome: late uploads, also of an hour without a marker, each with its time; markers and ordinary objects stay."""
     ordinary = [a_key(8), a_key(9), a_key(9, 2), a_marker(8), a_marker(9)]
     late = [a_key(8, 5), a_key(9, 5), a_key(11)]
     folder.fill({key: body(key) for key in (*ordinary, *late)})
@@ -169,9 +163,8 @@ def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder:
 
 
 def test_content_that_doubles_an_earlier_object_is_found(folder: Place) -> None:
-    """Scenario: the same bytes under another name, an hour that was cut and came again whole, and one that came whole and was
-    recovered in parts, beside objects that share a few events, and silent hours that share most of theirs. Outcome: the later
-    ones of these three."""
+    """Scenario: equal bytes, a cut hour that came whole, one recovered in parts; overlapping and silent hours.
+    Outcome: the later ones of the first three."""
     hour = events_on(DAY, 40, prefix="whole")
     first = {
         a_key(8): body("a"), a_key(9): a_body(hour[:15]), a_key(9, 2): body("b"),
@@ -212,7 +205,7 @@ def test_an_object_that_cannot_be_read_is_told_and_compared_with_none(folder: Pl
 
 
 def test_what_is_found_does_not_depend_on_what_was_moved_before(folder: Place) -> None:
-    """Three copies of one hour: the first stays, whichever of the others is moved first."""
+    """Three copies of one hour: the first stays, whichever other is moved first."""
     copies = [a_key(8), a_key(8, 2), a_key(8, 3)]
     for days, key in enumerate(copies):
         folder.put(key, a_body(events_on(DAY, 20 + days)))
@@ -223,7 +216,7 @@ def test_what_is_found_does_not_depend_on_what_was_moved_before(folder: Place) -
 
 
 def test_a_range_of_time_leaves_out_what_came_as_regular_objects_come(place: Place) -> None:
-    """The present hour of a bucket that goes on receiving exports is none of a recovery made today."""
+    """A live bucket's present hour is not part of today's recovery."""
     now = datetime.now(UTC)
     fresh = a_key(now.hour, day=now.date())
     place.fill({a_key(8): body("a"), fresh: body("b"), a_marker(8): b""})
@@ -237,7 +230,7 @@ def test_a_range_of_time_leaves_out_what_came_as_regular_objects_come(place: Pla
 
 
 def test_a_landing_that_was_copied_is_not_taken_for_recovered(folder: Place) -> None:
-    """Copying files without their times makes all of them late; only what is more than a glance is doubted."""
+    """A copy without times makes all files late; only a majority is doubted."""
     folder.fill({a_key(hour, shard): body(f"{hour}-{shard}", 1) for hour in range(24) for shard in (1, 2, 3)})
     found = found_in(folder)
     assert keys_of(found) == {}
@@ -247,8 +240,7 @@ def test_a_landing_that_was_copied_is_not_taken_for_recovered(folder: Place) -> 
 
 
 def test_a_list_names_objects_and_what_cannot_be_moved_is_refused(folder: Place) -> None:
-    """Scenario: a list with an object, one of a recovery's name, one of another project, one of no grammar, one that was moved
-    before and one that never was. Outcome: the first two; the moved one is told; of the others one sentence each."""
+    """Outcome: movable objects; the moved one is reported; one sentence for each of the others."""
     misnamed = f"{PROJECT}/{target(9).rpartition('/')[2]}"
     strangers = [f"{PROJECT}/notes.txt", "10002/10002_2026-02-02_1#1.json.gz", a_key(23)]
     folder.fill({a_key(8): body("a"), misnamed: body("b"), strangers[0]: b"x", target(7): body("c")})
@@ -272,15 +264,12 @@ def test_a_recovery_named_as_one_is_found_with_its_marker(folder: Place) -> None
     assert folder.objects() == {target(9): body("a"), a_marker(9, source=Source.BACKFILL): b""}
 
 
-# Moving
-
-
 MIXED = [a_key(8, 5), a_key(8, 6), a_key(9)]
 SEPARATE = [target(8, 5), target(8, 6), target(9), *(a_marker(hour, source=Source.BACKFILL) for hour in (8, 9))]
 
 
 def a_mixed_landing(place: Place) -> Objects:
-    """Two hours hold recovered objects; returns what landing would hold had they been separate from the start."""
+    """Two hours hold recovered objects; returns the landing of a separate start."""
     stays = {a_key(8): body("a"), a_marker(8): b"", a_marker(9): b"", a_key(11): body("b")}
     recovered = {key: body(key) for key in MIXED}
     place.fill({**stays, **recovered})
@@ -315,9 +304,8 @@ list(relocate(found.recovered, "10001", landing, KeyGrammar(settings.marker_patt
 
 
 def test_killed_at_each_point_and_repeated_it_ends_as_if_it_had_lived(folder: Place) -> None:
-    """Scenario: the process is killed by SIGKILL at each point in turn, starting again after each, and at the last delete; then
-    it lives. Outcome: at no time is an object nowhere, or gone before its hour has a marker; in the end every object lies
-    where it should, once, and nothing else does."""
+    """Scenario: SIGKILL at each point in turn, and at the last delete.
+    Outcome: no object is ever nowhere, or gone before its hour has a marker; in the end each is in its place once."""
     separate = a_mixed_landing(folder)
     content = {*folder.objects().values()}
     kills = [*(point.value for point in OF_THE_MOVE), f"{Failpoint.AFTER_DELETE}:{MIXED[-1]}"]
@@ -335,8 +323,7 @@ def test_killed_at_each_point_and_repeated_it_ends_as_if_it_had_lived(folder: Pl
 
 
 def test_a_target_with_other_bytes_is_refused_and_the_others_go_on(folder: Place) -> None:
-    """Outcome: one sentence that names both objects and the fix; both stay as they are; the hour gets no marker until the
-    conflict is cleared up and the command run again."""
+    """Outcome: one sentence with both objects and the fix; both stay; no marker until the conflict is gone."""
     separate = a_mixed_landing(folder)
     folder.put(target(8, 5), body("another"))
     relocations = moved(folder, found_in(folder, keys=tuple(MIXED)))
@@ -344,7 +331,7 @@ def test_a_target_with_other_bytes_is_refused_and_the_others_go_on(folder: Place
     refused = refusals(relocations)
     error = refused[a_key(8, 5)]
     assert (error.subject, len(relocations)) == (a_key(8, 5), 3)
-    # Another object of the hour is copied and stays as well: a repetition that met none of the hour would never mark it.
+    # Another object of the hour is copied and stays too, or a repetition would never mark the hour.
     assert refused.keys() == {a_key(8, 5), a_key(8, 6)}
     assert error.reason.startswith(f"{target(8, 5)} is there already with other bytes")
     assert "delete the wrong one" in error.hint
@@ -360,7 +347,7 @@ def test_a_target_with_other_bytes_is_refused_and_the_others_go_on(folder: Place
 
 @pytest.mark.parametrize("changed", [a_key(9), target(9)], ids=["the source", "the copy"])
 def test_what_changes_before_the_delete_stays(place: Place, changed: str) -> None:
-    """A source that somebody overwrites, or a copy that somebody replaces, after they were compared: nothing is deleted."""
+    """A source or copy that changes after the comparison: nothing is deleted."""
     place.put(a_key(9), body("a"))
 
     def overwrite(point: Failpoint, _: str) -> None:
@@ -377,7 +364,7 @@ def test_what_changes_before_the_delete_stays(place: Place, changed: str) -> Non
 
 
 def test_a_bucket_deletes_the_version_that_was_copied_and_no_other(s3: Place) -> None:
-    """The condition travels with the request: between looking and deleting somebody else may write."""
+    """The condition travels with the request, because others may write between look and delete."""
     s3.put(a_key(9), body("a"))
     landing: Any = s3.landing
     upload = landing.find(a_key(9))
@@ -401,9 +388,6 @@ def test_nothing_leaves_the_folder_that_landing_is(folder: Place, tmp_path: Path
     assert list(outside.iterdir()) == []
 
 
-# The command
-
-
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def call(place: Place, *words: str) -> Any:
@@ -418,8 +402,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
 
 def test_the_command_shows_moves_and_says_what_is_next(shell: Any, folder: Place, tmp_path: Path) -> None:
-    """Scenario: shown, moved by time, and once more; a bad list; a conflict. Outcome: nothing is touched before --apply; exit
-    codes 0, 0, 0, 2 and 1."""
+    """Outcome: nothing is touched before --apply; exit codes 0, 0, 0, 2 and 1."""
     separate = a_mixed_landing(folder)
     written_at(
         folder, datetime(2026, 2, 2, 11, 5, tzinfo=UTC), *(key for key in separate if Path(folder.url, key).exists())
@@ -465,7 +448,7 @@ def test_the_command_shows_moves_and_says_what_is_next(shell: Any, folder: Place
 
 
 def test_the_command_works_on_a_bucket(shell: Any, s3: Place, tmp_path: Path) -> None:
-    """With the rights of its policy, of which it needs each."""
+    """With its policy's rights, each of which it needs."""
     separate = a_mixed_landing(s3)
     (tmp_path / "keys").write_text("\n".join(MIXED), "utf-8")
     with recorded_requests(tmp_path) as requests:
@@ -476,8 +459,7 @@ def test_the_command_works_on_a_bucket(shell: Any, s3: Place, tmp_path: Path) ->
 
 
 def test_an_hour_whose_recovery_began_gets_no_marker_of_a_move(shell: Any, folder: Place, tmp_path: Path) -> None:
-    """Scenario: recoveries claimed three of five hours before, and one while its objects are copied; one has ended, one died
-    behind its marker. Outcome: the two without a marker stay, each with the command that ends its recovery, exit 1; the others
+    """Outcome: the two claimed hours without a marker stay, with the command that ends the recovery, exit 1; others
     move."""
     moves = [a_key(hour) for hour in (7, 8, 9, 10, 11)]
     folder.fill({key: body(key) for key in moves})
@@ -507,7 +489,7 @@ def test_an_hour_whose_recovery_began_gets_no_marker_of_a_move(shell: Any, folde
         assert "3 of 6 objects were moved" in done.stdout
         for hour in ("09", "11"):
             assert f"`tidemark recover --from {DAY}T{hour} --to {DAY}T{hour} --project {PROJECT}`" in done.stdout
-        # What the command did: the marker, then the end of the claim.
+        # The command's order: the marker, then the end of the claim.
         for hour in (9, 11):
             folder.put(a_marker(hour, source=Source.BACKFILL), b"")
             ledger.recoveries.end(PROJECT, Hour(DAY, hour))

@@ -1,4 +1,4 @@
-"""What tests of the orchestration share."""
+"""Fixtures of the orchestration's tests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from tests.support.builders import PROJECT
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    """An instance in memory, closed after the test."""
     with dg.DagsterInstance.ephemeral() as found:
         yield found
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A deployment in the test's folder, of one project."""
     (tmp_path / "landing").mkdir()
     return Settings(
         landing_url=str(tmp_path / "landing"), warehouse_url=str(tmp_path / "warehouse"),

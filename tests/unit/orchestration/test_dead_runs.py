@@ -1,4 +1,4 @@
-"""Dagster is told of runs whose process died: of ours, of those alone, and once."""
+"""Runs whose process died are reported to Dagster: ours alone, and once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def of_others() -> None:
 
 
 def a_dead_process() -> Identity:
-    """Of a child that has ended."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     return replace(this_process.identity(), pid=child.pid)
@@ -53,7 +52,7 @@ def a_run(
     *,
     is_ours: bool = True,
 ) -> str:
-    """A run as Dagster keeps it, of a code location or of another one's."""
+    """A run in Dagster, of our or another code location."""
     location = HERE if is_ours else Location(HERE.loadable_target_origin, "elsewhere")
     definition = build_defs(SETTINGS).resolve_job_def(job)
     repository = build_defs(SETTINGS).get_repository_def()
@@ -69,7 +68,7 @@ def status_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
 
 
 def time_passes(ledger: Ledger) -> None:
-    """As far as looks are concerned."""
+    """For looks."""
     with ledger.engine.begin() as connection:
         for row in connection.execute(PROCESSES.select()).mappings():
             if row["looked_at"]:
@@ -79,7 +78,7 @@ def time_passes(ledger: Ledger) -> None:
 
 
 def looks(instance: dg.DagsterInstance, ledger: Ledger, count: int) -> list[Any]:
-    """What so many looks found in all."""
+    """Results of so many looks."""
     found = []
     for _ in range(count):
         found += report_dead_runs(instance, ledger, "tidemark")
@@ -88,7 +87,7 @@ def looks(instance: dg.DagsterInstance, ledger: Ledger, count: int) -> list[Any]
 
 
 def test_the_jobs_that_are_ours_are_those_of_the_definitions() -> None:
-    """But for the one that only reads the ledger: it holds no day and no slot, and does not beat."""
+    """Except the one that only reads the ledger: it holds no day and no slot, and does not beat."""
     jobs = {job.name for job in build_defs(SETTINGS).get_repository_def().get_all_jobs() if job.name[0] != "_"}
     assert jobs - {"health_report"} == OWN_JOBS
 
@@ -113,8 +112,7 @@ def test_whatever_the_number_of_days_the_newest_runs_are_asked_for_once_and_not_
 def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_is_not(
     instance: dg.DagsterInstance, ledger: Ledger
 ) -> None:
-    """Scenario: runs whose process is gone, was being cancelled, lives, waits in the queue. Outcome: failed with a tag,
-    cancelled, left, left; sensors do not count the dead as loading even before that; a second look finds nothing."""
+    """Outcome: failed with a tag, cancelled, left, left; sensors ignore the dead at once; a second look finds nothing."""
     gone, cancelled, alive = a_run(instance), a_run(instance, status=CANCELING), a_run(instance)
     queued = a_run(instance, status=dg.DagsterRunStatus.QUEUED)
     for run_id, identity in ((gone, a_dead_process()), (cancelled, a_dead_process()), (alive, this_process.identity())):
@@ -135,8 +133,8 @@ def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_i
 
 
 def test_a_run_elsewhere_or_without_a_process_is_waited_for(instance: dg.DagsterInstance, ledger: Ledger) -> None:
-    """Scenario: a container is gone; a run died before its op; the same of another code location, and a run of others' assets;
-    one waits for its machine to start. Outcome: the first two are failed, each after its looks; the others are never touched."""
+    """Outcome: a container's run and one without an op fail after their looks; others' and starting ones are not
+    touched."""
     silent, missed = a_run(instance), a_run(instance, "maintenance")
     foreign = a_run(instance, is_ours=False)
     starting = a_run(instance, status=dg.DagsterRunStatus.STARTING)
@@ -153,8 +151,7 @@ def test_a_run_elsewhere_or_without_a_process_is_waited_for(instance: dg.Dagster
 
 
 def test_a_dead_run_of_another_dagster_home_is_left_to_it(instance: dg.DagsterInstance, ledger: Ledger) -> None:
-    """Scenario: a run dies whose Dagster home is another one, with the same ledger. Outcome: this one only says so; that one
-    reports it when it looks."""
+    """Outcome: this Dagster home only reports it; its own fails it at its next look."""
     with dg.DagsterInstance.ephemeral() as other:
         run_id = a_run(other)
         ledger.processes.begin(run_id, "daily_load", a_dead_process(), 1)
@@ -168,8 +165,7 @@ def test_a_dead_run_of_another_dagster_home_is_left_to_it(instance: dg.DagsterIn
 def test_a_branch_is_left_to_a_process_that_works_and_to_whom_nobody_knows(
     instance: dg.DagsterInstance, ledger: Ledger
 ) -> None:
-    """Scenario: branches of a run of another Dagster home with the same ledger, alive, then dead; of one with a ledger of its
-    own; of ended runs; of the run that asks. Outcome: true, false, unknown, false, false."""
+    """Outcome: true for a live run, false for dead, ended and own ones, unknown for another ledger's."""
     is_live = liveness(instance, ledger, own := str(uuid.uuid4()))
     theirs, unknown, ended = (str(uuid.uuid4()) for _ in range(3))
     ledger.processes.begin(theirs, "daily_load", ELSEWHERE, 1)
@@ -189,8 +185,7 @@ def test_a_branch_is_left_to_a_process_that_works_and_to_whom_nobody_knows(
 
 
 def test_a_branch_of_a_rebuild_is_left_until_a_person_answers_it(instance: dg.DagsterInstance, ledger: Ledger) -> None:
-    """Scenario: a rebuild whose process died long ago waits for an answer, then is abandoned; another ledger began one too.
-    Outcome: its branch is needed, then not; nobody knows the other's."""
+    """Outcome: its branch is needed until the answer; another ledger's is unknown."""
     is_live = liveness(instance, ledger, str(uuid.uuid4()))
     day = date(2026, 2, 2)
     asked = RebuildRecord(
@@ -207,8 +202,7 @@ def test_a_branch_of_a_rebuild_is_left_until_a_person_answers_it(instance: dg.Da
 
 
 def test_status_tells_who_works_and_who_died(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: runs work here, and elsewhere in silence; another one's process is gone. Outcome: a line for each; Dagster is
-    told of the dead one, which the next look does not name again."""
+    """Outcome: a line for each run; Dagster learns of the dead one once."""
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with dg.DagsterInstance.get() as home:
         here, silent, dead = a_run(home), a_run(home), a_run(home)

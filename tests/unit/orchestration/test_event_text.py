@@ -1,4 +1,4 @@
-"""What reaches Dagster's event log has a bound, and holds no delivered value, id or time."""
+"""Text in Dagster's event log is bounded, and holds no delivered value, id or time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_failure_names_the_first_and_counts_the_rest() -> None:
 
 
 def test_the_run_of_a_backfill_says_how_dagster_ends_it_over_days_that_wait() -> None:
-    """Dagster has no state for such a day (test_range_backfills.py); a run of its own ends well, and needs no word."""
+    """Dagster has no state for such a day (test_range_backfills.py); a separate run ends well."""
     backfill = {"dagster/backfill": "abc"}
     waits = [Outcome("refined/events", Slice(DAY, "10001"), Verdict.WAITING, "nothing is delivered yet", is_early=True)]
     good = Outcome("refined/events", Slice(DAY + timedelta(days=1), "10001"), Verdict.UNCHANGED)
@@ -75,7 +75,7 @@ def test_the_run_of_a_backfill_says_how_dagster_ends_it_over_days_that_wait() ->
 
 
 class _LeftOut:
-    """Text that nobody sees, and whose making costs time."""
+    """Invisible text that is costly to make."""
 
     def __str__(self) -> str:
         raise AssertionError("it is made all the same")
@@ -103,8 +103,7 @@ def test_what_is_kept_of_a_verdict_is_bounded_where_it_is_made() -> None:
 
 
 def test_a_difference_tells_dagster_columns_and_no_value_id_or_time() -> None:
-    """Scenario: a refused slice with a sample of a key. Outcome: a person's own terminal shows which row it is; the text for
-    Dagster holds its columns and causes."""
+    """Outcome: the terminal shows the row; Dagster's text has columns and causes alone."""
     told = "insert_id i-7, uuid u-7, event_type bought, event_time 2026-02-02 10:00:00"
     sample = Sample("changed", "new delivery", told, {"platform": ("ios", "web")})
     passed = Evaluation(Check.CHANGE_IS_EXPLAINED, True)
@@ -118,7 +117,7 @@ def test_a_difference_tells_dagster_columns_and_no_value_id_or_time() -> None:
 
 
 def test_a_folder_of_strangers_is_counted(tmp_path: Path) -> None:
-    """Scenario: 5,000 objects of no known name. Outcome: a load names twenty and counts the others, each line in bounds."""
+    """Scenario: 5,000 objects with unknown names. Outcome: twenty names and a count, in bounded lines."""
     folder = tmp_path / "landing" / "10001"
     folder.mkdir(parents=True)
     for number in range(5_000):

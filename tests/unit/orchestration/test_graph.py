@@ -1,4 +1,4 @@
-"""The graph, frozen: keys, dependencies, checks, jobs. A change here is a change of the product."""
+"""The frozen graph: keys, dependencies, checks, jobs. A change here is a change of the product."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_checks_say_what_they_hold() -> None:
 
 
 def test_what_only_dimensions_need_is_a_group_of_its_own() -> None:
-    """A backfill of the group of events ends well where no dimension is delivered."""
+    """Else a backfill of the events' group would fail without dimensions."""
     groups: dict[str, set[str]] = {}
     for key in GRAPH.get_all_asset_keys():
         groups.setdefault(GRAPH.get(key).group_name or "", set()).add(key.path[-1])
@@ -83,7 +83,7 @@ def test_jobs_load_one_source_each() -> None:
 
 
 def test_a_code_server_can_load_it() -> None:
-    """Building definitions checks less than loading them does, such as names that two definitions share."""
+    """Loading checks more than building, such as names that two definitions share."""
     DEFINITIONS.get_repository_def().load_all_definitions()
 
 
@@ -113,13 +113,13 @@ def test_sensors_and_schedules_launch_their_jobs_and_start_as_the_settings_say(i
         ("backfill_exports_arrived", "backfill_load", 60, status.value),
         ("dimension_snapshots_arrived", "dimension_load", 60, status.value),
         ("heal", "heal_load", 300, status.value),
-        # It launches nothing and frees what dead runs hold: it runs whether the others do or not.
+        # It launches nothing and frees what dead runs hold, so it runs by itself.
         ("dead_runs", 20, "RUNNING"),
     }
 
 
 def test_a_sensor_sends_notices_where_anybody_is_told() -> None:
-    """It starts nothing, so it runs from the start; without a receiver there is none, as the test above shows."""
+    """It starts nothing, so it runs from the start; without a receiver there is none (the test above)."""
     there = build_defs(SETTINGS.model_copy(update={"notify_urls": ("https://bi.example/hook",)})).get_repository_def()
     (sensor,) = [one for one in there.sensor_defs if one.name == "notices"]
     assert (sensor.default_status, sensor.minimum_interval_seconds) == (dg.DefaultSensorStatus.RUNNING, 60)

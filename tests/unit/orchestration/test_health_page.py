@@ -1,4 +1,4 @@
-"""The page of health is one well-formed file that loads nothing, runs nothing, and leaves out no red day."""
+"""The page of health is one well-formed file without loads or scripts, and with every red day."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _VOID = {"meta", "br", "path", "use"}
 
 @dataclass
 class Page(HTMLParser):
-    """A page as a browser takes it apart; a tag that is not closed in its place fails."""
+    """A browser's view of a page; an unclosed tag fails."""
 
     tags: set[str] = field(default_factory=set)
     attributes: list[tuple[str, str]] = field(default_factory=list)
@@ -91,7 +91,7 @@ def parsed(html: str) -> Page:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> HealthReport:
-    """More days than are shown one by one, with incidents among the old ones."""
+    """More days than are shown singly, with incidents among the old ones."""
     folder = tmp_path_factory.mktemp("ledger")
     with closing(Ledger(f"sqlite:///{folder}/ledger.db")) as ledger:
         incidents = Incidents(
@@ -153,8 +153,7 @@ def test_every_red_day_is_there_with_its_reason_and_its_command(history: HealthR
 
 
 def test_a_disaster_has_a_page_that_a_browser_opens_and_no_day_is_left_out(tmp_path: Path) -> None:
-    """Scenario: every day of every project is red for a reason of its own of the greatest length. Outcome: the page stays small,
-    and each day is in it, with a command."""
+    """Scenario: every day is red for a long reason of its own. Outcome: a small page with each day and command."""
     days = [LAST - timedelta(days=shift) for shift in range(300)]
     batches = [
         BatchRecord(
@@ -176,8 +175,7 @@ def test_a_disaster_has_a_page_that_a_browser_opens_and_no_day_is_left_out(tmp_p
 
 
 def test_text_of_others_is_text_of_the_page(tmp_path: Path) -> None:
-    """Scenario: reasons, fixes, causes, names of tables and runs, and errors of objects hold markup, line breaks, directions.
-    Outcome: the page has no tag or attribute that it has not without them, and shows them as they are shown elsewhere."""
+    """Scenario: texts hold markup, line breaks, directions. Outcome: no new tag or attribute; shown as elsewhere."""
     told = [text.encode("utf-8", "backslashreplace").decode() for text in HOSTILE]
     words = [f"word{number}" for number in range(len(HOSTILE))]
     plain, hostile = (
@@ -242,8 +240,7 @@ def _shell(folder: Path) -> CliRunner:
 
 
 def test_the_command_needs_the_ledger_alone(tmp_path: Path) -> None:
-    """Scenario: neither Java, warehouse nor landing is within reach. Outcome: the page is written, from a ledger that knows its
-    lake and nothing else; one that knows none may be any, and is refused."""
+    """Outcome: without Java, warehouse and landing the page is written; a ledger that knows no lake is refused."""
     environment = {
         "PATH": "", "PYTHONPATH": str(PROJECT_ROOT), "HOME": str(tmp_path), "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", ""),
         "TIDEMARK_PROJECTS": "10001", "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/ledger.db",

@@ -1,4 +1,4 @@
-"""What a run leaves in Dagster's SQLite files does not depend on how they are opened."""
+"""A run's records in Dagster's SQLite files do not depend on how they are opened."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections import Counter
@@ -22,7 +22,6 @@ DAYS = dg.DailyPartitionsDefinition("2026-02-01", end_date="2026-02-11")
     check_specs=[dg.AssetCheckSpec("whole", asset=name) for name in ("raw", "refined")],
 )
 def load() -> Iterator[Any]:
-    """Materializes a day of two assets, with a check each."""
     for key in ("raw", "refined"):
         whole = dg.AssetCheckResult(asset_key=key, check_name="whole", passed=True)
         yield dg.MaterializeResult(key, metadata={"rows": 3}, tags={"of": "test"}, check_results=[whole])
@@ -30,7 +29,7 @@ def load() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[list[str]]:
-    """The SQLite files that were opened, one name per connection."""
+    """Names of the opened SQLite files, one per connection."""
     seen: list[str] = []
 
     def note(connection: Any, *_: object) -> None:
@@ -43,14 +42,13 @@ def opened(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def run(instance: dg.DagsterInstance) -> str:
-    """The id of a run over one day."""
     job = dg.define_asset_job("job", "*")
     definition = dg.Definitions(assets=[load], jobs=[job]).resolve_job_def("job")
     return definition.execute_in_process(instance=instance, partition_key="2026-02-02").run_id
 
 
 def record(instance: dg.DagsterInstance, run_id: str) -> tuple[Any, ...]:
-    """What Dagster shows of a run and of its assets."""
+    """Dagster's view of a run and its assets."""
     events = [
         (entry.dagster_event.event_type_value, entry.dagster_event.message)
         for entry in instance.all_logs(run_id)
@@ -68,7 +66,7 @@ def record(instance: dg.DagsterInstance, run_id: str) -> tuple[Any, ...]:
 
 
 def test_dagster_shows_the_same_however_its_files_are_opened(tmp_path: Path) -> None:
-    """Scenario: a run, and another one with kept connections. Outcome: the same events, assets, checks and status."""
+    """Scenario: runs with and without kept connections. Outcome: the same events, assets, checks and status."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         first = record(instance, run(instance))
         with kept_connections(instance):
@@ -80,7 +78,7 @@ def test_dagster_shows_the_same_however_its_files_are_opened(tmp_path: Path) -> 
 
 
 def test_each_file_is_opened_once_in_a_run_and_closed_after_it(tmp_path: Path, opened: list[str]) -> None:
-    """Scenario: a run with kept connections, within a block that keeps them already. Outcome: one connection for each file."""
+    """Scenario: a block within a keeping block. Outcome: one connection for each file."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         run(instance)
         many = len(opened)
@@ -88,7 +86,7 @@ def test_each_file_is_opened_once_in_a_run_and_closed_after_it(tmp_path: Path, o
         with kept_connections(instance), kept_connections(instance):
             run_id = run(instance)
             assert set(opened) == {"index.db", "runs.db", f"{run_id}.db"}
-            # Dagster opens a file beside itself where it asks for its tables.
+            # Dagster opens a file a second time to look for its tables.
             assert max(Counter(opened).values()) <= 2
         assert many > 30
         assert "connect" not in vars(instance.run_storage)
@@ -97,7 +95,7 @@ def test_each_file_is_opened_once_in_a_run_and_closed_after_it(tmp_path: Path, o
 
 
 def test_what_another_process_wrote_is_seen_at_once(tmp_path: Path) -> None:
-    """Scenario: two instances of one home, one with kept connections. Outcome: each sees the runs of the other."""
+    """Scenario: two instances of one home, one with kept connections. Outcome: each sees the other's runs."""
     with (
         dg.DagsterInstance.local_temp(str(tmp_path)) as one,
         dg.DagsterInstance.local_temp(str(tmp_path)) as other,
@@ -111,7 +109,6 @@ def test_what_another_process_wrote_is_seen_at_once(tmp_path: Path) -> None:
 
 
 def test_an_instance_in_memory_stays_as_it_is() -> None:
-    """Scenario: no file. Outcome: a run as without the block."""
     with dg.DagsterInstance.ephemeral() as instance, kept_connections(instance):
         assert "connect" not in vars(instance.run_storage)
         assert instance.get_run_by_id(run(instance)).status is dg.DagsterRunStatus.SUCCESS  # type: ignore[union-attr]

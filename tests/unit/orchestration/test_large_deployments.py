@@ -1,4 +1,4 @@
-"""Sensors of a deployment that is too large for one look: each evaluation is bounded, and all of it has its turn."""
+"""Sensors of a large deployment: each evaluation is bounded, and everything has its turn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_ra
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a ledger of 40 days of two projects."""
     folder = tmp_path_factory.mktemp("scale")
     settings = SIZE.settings(folder)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
@@ -55,7 +54,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A copy of it, for a test that writes; a bucket that answers at once."""
+    """A copy for a writing test; a bucket that answers at once."""
     monkeypatch.setattr(simulated, "PAGE_SECONDS", 0.0)
     (tmp_path / "ledger.db").write_bytes((filled / "ledger.db").read_bytes())
     return Place(SIZE, tmp_path)
@@ -78,7 +77,7 @@ def tick(sensor: dg.SensorDefinition, cursor: str | None, landing: Any = None, m
 
 
 def test_every_look_works_on_what_is_simulated(place: Place) -> None:
-    """Scenario: each look of the benchmark, smallest size. Outcome: nothing is due but what arrived; pages show all."""
+    """Scenario: each look of the benchmark, smallest size. Outcome: only arrivals are due; pages show all."""
     found = {name: look(place) for name, look in LOOKS.items()}
     assert found["listing: a day"]["objects"] == 2 * 96
     assert [found[name]["runs"] for name in ("arrivals: nothing new", "arrivals: a new day", "heal")] == [0, 1, 0]
@@ -91,9 +90,8 @@ def test_every_look_works_on_what_is_simulated(place: Place) -> None:
 def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: 80 days of projects where one look is at 24; an old day and the newest are stale. Outcome: no look reads more
-    slices than it may; the newest day is asked for at once and the old one when its turn comes, until it is given up;
-    everything has been looked at after so many looks as it takes."""
+    """Outcome: no look exceeds its bound; the newest day is requested at once, the old one in its turn, until given up;
+    a round covers everything."""
     monkeypatch.setattr(sensors, "MOST_SLICES", 24)
     settings = SIZE.settings(place.folder)
     old = DAYS[20]
@@ -126,8 +124,7 @@ def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
 def test_what_was_given_up_is_told_by_each_look_whatever_days_it_is_at(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: one old day is stale and stays so. Outcome: it is asked for three times, once a round; the look that meets it the
-    fourth time says that it is given up, and so does each look after it; when it is healed, the next look at it is the last."""
+    """Outcome: three requests, once a round; from the fourth meeting on each look names it, until it is healed."""
     asked = _looks_at_a_stale_day(place, ledger, monkeypatch, DAYS[20])
     assert [days for days, _ in asked if days] == [[DAYS[19]]] * 3
     said = [text for _, text in asked]
@@ -141,7 +138,7 @@ def test_what_was_given_up_is_told_by_each_look_whatever_days_it_is_at(
 def _looks_at_a_stale_day(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, day: date, settings: Settings | None = None
 ) -> list[tuple[list[date], str]]:
-    """What 24 looks, each at 24 of 80 days of projects, five a round, asked for and said."""
+    """Requests and messages of 24 looks, each at 24 of 80 days of projects, five a round."""
     monkeypatch.setattr(sensors, "MOST_SLICES", 24)
     record = ledger.slices(RAW, ["10001"], [day])[Slice(day, "10001")]
     ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
@@ -161,8 +158,8 @@ def _first_days(look: Any) -> list[date]:
 def test_a_day_outside_of_the_calendar_is_tried_as_often_as_any_although_a_recent_day_is_loaded_for_it(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a stale day before the calendar, of which events arrived last on a recent day, which each look is at. Outcome:
-    that day is asked for three times, not once a round without end."""
+    """Scenario: a stale day before the calendar, built with a recent arrival day. Outcome: three requests, not endless
+    ones."""
     outside, arrival = DAYS[2], DAYS[-2]
     batch = BatchKey(Source.REGULAR, "10001", arrival)
     known = ledger.batch_days_of(Source.REGULAR, "10001", [arrival])[arrival][batch]
@@ -177,8 +174,7 @@ def test_a_day_outside_of_the_calendar_is_tried_as_often_as_any_although_a_recen
 def test_an_interval_of_a_dimension_is_tried_apart_from_the_days_of_the_look(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: an interval that stays stale lies on an old day, which is stale itself; after twelve looks its state is another
-    one. Outcome: three attempts of each state of the interval, three of the day, whichever looks they are in."""
+    """Outcome: three attempts of each state of the interval and three of the stale day, by whichever look."""
     (dimension,) = DIMENSIONS
     day, state = DAYS[19], ["s1"]
 
@@ -206,7 +202,7 @@ def test_an_interval_of_a_dimension_is_tried_apart_from_the_days_of_the_look(
 def test_what_is_in_memory_at_once_is_bounded_by_days_that_lie_together(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: old days and recent ones are looked at, and none between. Outcome: no reading spans those between."""
+    """Scenario: looks at old and recent days. Outcome: no reading spans the days between."""
     monkeypatch.setattr(scan, "_SLICES_AT_ONCE", 10)
     spans = []
     read = Ledger.slices
@@ -218,7 +214,7 @@ def test_what_is_in_memory_at_once_is_bounded_by_days_that_lie_together(
 
     monkeypatch.setattr(Ledger, "slices", noted)
     scan_stale_days(ledger, SIZE.settings(place.folder), SIZE.now, days=[*DAYS[:7], *DAYS[-3:]])
-    # Five days at once, and for refined the one before and after them.
+    # Five days at once, with their neighbours for refined.
     assert spans
     assert max(spans) <= 4 + 2
 
@@ -233,8 +229,7 @@ def test_a_small_deployment_is_looked_at_whole(place: Place, ledger: Ledger) -> 
 def test_a_scan_in_parts_says_what_a_scan_of_everything_says(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a stale day at the border of two parts; a day that waits to be published with one in another part, which is held.
-    Outcome: parts of any size say the same, and the day that waits stays so."""
+    """Outcome: parts of any size give the full scan's answer; the day that waits for a held one stays."""
     settings = SIZE.settings(place.folder)
     keys = [Slice(day, "10001") for day in DAYS]
     raw = ledger.slices(RAW, ["10001"], [DAYS[9]])[keys[9]]
@@ -255,7 +250,7 @@ def test_a_scan_in_parts_says_what_a_scan_of_everything_says(
 def _looks_at_landing(
     settings: Settings, source: Source, monkeypatch: pytest.MonkeyPatch, looks: int, recovered: Sequence[date] = ()
 ) -> tuple[list[list[tuple[date, date]]], list[list[tuple[date, date]]]]:
-    """What looks, one every 20 minutes, listed and what they asked for; what they ask for is not loaded."""
+    """Listings and requests of looks every 20 minutes; requests are not loaded."""
     listed: list[list[tuple[date, date]]] = []
     asked: list[list[tuple[date, date]]] = []
     cursor = None
@@ -280,8 +275,7 @@ def _looks_at_landing(
 def test_arrivals_are_listed_in_bounded_parts_of_which_the_newest_days_are_in_each(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: 40 days of two projects where one look lists 24 of theirs; then a day of the horizon is delivered anew. Outcome:
-    each look lists the newest days, no more than it may, and everything comes in turn, the horizon more often than older days."""
+    """Outcome: each look lists the newest days within its bound; all days come in turn, the horizon more often."""
     monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 24)
     settings = SIZE.settings(place.folder)
     listed, asked = _looks_at_landing(settings, Source.REGULAR, monkeypatch, 10)
@@ -297,8 +291,7 @@ def test_arrivals_are_listed_in_bounded_parts_of_which_the_newest_days_are_in_ea
 def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: the same bound, and seven old days were recovered. Outcome: each look at the backfill prefix is at the whole
-    horizon and at as many older days as one look takes; what was recovered is asked for in one run, when it rested."""
+    """Outcome: each look covers the whole horizon and one part of older days; a rested recovery is one run."""
     settings = SIZE.settings(place.folder)
     for module in (arrival_sensors, sensor_requests):
         monkeypatch.setattr(module, "DAYS_PER_TICK", 10)
@@ -312,15 +305,14 @@ def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
 
 
 def test_many_recovered_names_are_listed_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: all of 14 days of both projects was recovered, 240 names a day, and a look is at 2,000 names. Outcome: no
-    look is at more than these; the newest days are in each, and everything is asked for in turn."""
+    """Scenario: 14 days of 480 names, 2,000 a look. Outcome: no look exceeds that; each has the newest days."""
     monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 12)
     monkeypatch.setattr(arrival_sensors, "MOST_NAMES", 2_000)
     few_days = {"calendar_start": DAYS[26], "redelivery_horizon_days": 10}
     settings = SIZE.settings(place.folder).model_copy(update=few_days)
     listed, asked = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 10, DAYS[26:])
     today = SIZE.now.date()
-    # The last three windows are those of the look; those before were given up when they proved too large.
+    # The look's last three windows; the earlier ones were too large.
     looked_at = [{day for first, last in look[-3:] for day in _between(first, last)} for look in listed]
     assert all(240 * len(days & set(DAYS)) <= 2_000 for days in looked_at)
     assert all({today - timedelta(days=back) for back in range(5)} <= days for days in looked_at)
@@ -329,7 +321,7 @@ def test_many_recovered_names_are_listed_in_parts(place: Place, monkeypatch: pyt
 
 
 def test_a_round_of_ten_years_takes_as_many_looks_as_is_written() -> None:
-    """Outcome: what `docs/scale.md` says of how late a change of an old day is found, for a day of the calendar."""
+    """Outcome: the time within which a change of an old day is found is that of `docs/scale.md`."""
     today = date(2026, 1, 1)
     for projects, regular in ((10, 121), (40, 329), (100, 1_208), (200, 3_622)):
         names = tuple(str(10_000 + number) for number in range(projects))
@@ -348,8 +340,6 @@ def _looks_of_a_round(source: Source, settings: Settings, today: date) -> int:
 
 
 class NoLanding:
-    """Lists nothing."""
-
     def list(self, *_: Any) -> Listing:
         return Listing()
 
@@ -361,14 +351,13 @@ class NoLanding:
     ids=lambda text: text[:12],
 )  # fmt: skip
 def test_a_cursor_that_a_stranger_wrote_is_one_that_cannot_be_read(text: str) -> None:
-    """Dagster's page sets cursors. Each of these would end every look of the sensor, were it another error than ValueError."""
+    """Dagster's page sets cursors. Only ValueError lets the sensor go on."""
     with pytest.raises(ValueError, match=r"."):
         Cursor.parse(text)
 
 
 def test_looks_of_sensors_do_not_fill_dagsters_storage(tmp_path: Path) -> None:
-    """Scenario: the instance of this repository's dagster.yaml. Outcome: looks that requested nothing, 1,440 a day with the text
-    of a cursor each, go after two days; Dagster's own setting is seven."""
+    """Outcome: by our dagster.yaml, the 1,440 daily looks without a request go after two days instead of seven."""
     (tmp_path / "dagster.yaml").write_text((PROJECT_ROOT / "dagster.yaml").read_text("utf-8"))
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         kept = instance.get_tick_retention_settings(InstigatorType.SENSOR)

@@ -1,4 +1,4 @@
-"""What Dagster counts of a range: the reason for the word in a run's log (`told_backfill`)."""
+"""Dagster's counting of a range: the reason for a word in a run's log (`told_backfill`)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _IN_THIS_PROCESS = {"module": "dagster._core.launcher.sync_in_memory_run_launche
 
 
 def test_dagster_ends_a_range_as_failed_for_a_day_without_materialization_and_a_job_as_its_runs(tmp_path: Path) -> None:
-    """Scenario: of three days one waits and is told by an observation; the range is launched for assets, then for a job. Outcome:
-    each run succeeds; the first backfill is failed, the second is not. Where this fails Dagster has learned of such days
-    (dagster-io/dagster#34219): then `told_backfill` and the word in each asset's description can go."""
+    """Outcome: with a waiting day, each run succeeds, but the assets' backfill fails, unlike the job's. If this fails,
+    Dagster has
+    learned of such days (dagster-io/dagster#34219): remove `told_backfill` and the word in each asset's description."""
     file = tmp_path / "location.py"
     file.write_text(_LOCATION)
     with (

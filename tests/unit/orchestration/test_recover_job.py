@@ -1,4 +1,4 @@
-"""The job `recover_exports` in Dagster: its config, what its run shows, how it fails; no Spark."""
+"""The job `recover_exports` in Dagster: config, metadata, failures; no Spark."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ DAY = date(2026, 2, 2)
 
 
 class Deployment:
-    """A landing folder, a vendor and Dagster."""
-
     def __init__(self, folder: Path, vendor: Vendor, instance: dg.DagsterInstance) -> None:
         self.landing = folder / "landing"
         self.landing.mkdir()

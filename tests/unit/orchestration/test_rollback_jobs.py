@@ -1,4 +1,4 @@
-"""What rollbacks and releases tell Dagster of the days they touched."""
+"""Rollbacks and releases report their days to Dagster."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def _no_engine() -> None:
 def test_a_day_may_be_rolled_back_again_and_each_time_dagster_is_told(
     settings: Settings, ledger: Ledger, instance: dg.DagsterInstance
 ) -> None:
-    """Scenario: the same day is told of by two runs, released in between. Outcome: both runs succeed, and the check of the day
-    shows both."""
+    """Scenario: two runs roll the same day back, with a release between. Outcome: the day's check shows both."""
     key, passed = Slice(DAY, PROJECT), (Evaluation(Check.UNIQUE_EVENT_KEY, True),)
     record = SliceRecord(TABLE, key, Verdict.PUBLISHED, digest=Digest(60, 1, 1), evaluations=passed)
     ledger.record(Changes(slices=[record]), "load")

@@ -1,6 +1,6 @@
-"""Whoever reaches Dagster's page may answer what our ops ask, and brings nothing else: no resource, no executor, no variable."""
+"""Run config from Dagster's page answers our ops, and brings no resource, executor or variable."""
 
-# Dagster reads the annotations of an asset as types, so they are not postponed here.
+# Dagster reads an asset's annotations as types, so they are not postponed here.
 from collections.abc import Iterator
 from datetime import date
 from typing import Any
@@ -38,7 +38,7 @@ seen: list[str] = []
 
 
 def _fields(kind: ConfigType, place: str = "") -> Iterator[str]:
-    """The places of a schema that take a value, `*` for what takes any."""
+    """A schema's places for values, `*` where any fits."""
     parts = getattr(kind, "fields", None)
     if parts is None:
         yield place
@@ -82,7 +82,7 @@ def test_a_launch_with_config_of_the_machinery_is_refused(name: str, config: dic
 
 
 class Named(dg.Config):
-    """A config class of an operator's own asset, which sees every value."""
+    """An operator's config class, which sees every value."""
 
     name: str = ""
     many: list[str] = Field(default_factory=list)
@@ -107,7 +107,7 @@ def _theirs() -> dg.JobDefinition:
 
 
 def _run(config: dict[str, Any]) -> tuple[str, dg.DagsterRun]:
-    """What the run of the operator's asset says at its end, and the run."""
+    """The operator's last message, and the run."""
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.execute_job(dg.reconstructable(_theirs), instance=instance, run_config=config)
         run = instance.get_run_by_id(result.run_id)
@@ -124,7 +124,7 @@ def _run(config: dict[str, Any]) -> tuple[str, dg.DagsterRun]:
 def test_a_variable_is_refused_before_a_class_of_config_sees_its_value(
     config: dict[str, Any], place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: config of an operator's own asset names a variable of the server. Outcome: no step starts, nothing is read."""
+    """Scenario: an operator's config names a server variable. Outcome: no step starts, nothing is read."""
     monkeypatch.setenv("SECRET", "never-to-be-seen")
     seen.clear()
     said, run = _run({"ops": {"of_an_operator": {"config": config}}})
@@ -161,7 +161,7 @@ def test_what_the_operator_writes_reaches_the_class() -> None:
 
 
 class Account(dg.ConfigurableResource[Any]):
-    """A resource of an operator, with a field that the deployment sets."""
+    """An operator's resource with a field that the deployment sets."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""`dimension_snapshots_arrived` asks for snapshots that are due, says what it waits for, and reports what landing holds."""
+"""`dimension_snapshots_arrived` requests due snapshots, says what it waits for, and reports landing's content."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_ran
 
 @dataclass
 class Deployment:
-    """A landing folder and a ledger, without any table."""
-
     landing: Path
     settings: Settings
     instance: dg.DagsterInstance
@@ -42,7 +40,7 @@ class Deployment:
     reported: list[dg.AssetMaterialization] = field(default_factory=list)
 
     def tick(self, now: datetime, *, is_fresh: bool = True) -> tuple[list[tuple[str, str]], str]:
-        """The ranges that are requested, and why not more; `is_fresh`: with an empty memory."""
+        """Requested ranges and the reason for no more; `is_fresh`: with an empty memory."""
         repository = build_defs(self.settings).get_repository_def()
         sensor = repository.get_sensor_def("dimension_snapshots_arrived")
         resources = {"landing": LandingStore.from_settings(self.settings), "clock": Clock(now)}
@@ -56,7 +54,7 @@ class Deployment:
         return [(one.tags[START], one.tags[END]) for one in found.run_requests or []], found.skip_message or ""
 
     def loaded(self, *days: date, **more: Any) -> None:
-        """As if a load had published what landing holds of these days."""
+        """As if a load had published landing's snapshots of these days."""
         listing = list_snapshots(LandingStore.from_settings(self.settings), "item")
         code = ITEM.snapshot.code_version(self.settings)
         records = [
@@ -81,8 +79,7 @@ def test_a_deployment_without_dimensions_is_asked_for_nothing(p: Deployment) -> 
 
 
 def test_a_marker_makes_a_snapshot_due_and_a_load_of_it_ends_that(p: Deployment) -> None:
-    """Scenario: two days are marked, one is not; they are loaded; one is delivered again, another one vanishes; time passes.
-    Outcome: each evaluation asks for what a load would change, and the source asset shows what is new."""
+    """Outcome: each evaluation requests what a load would change, and the source asset shows the news."""
     for day in (FIRST, SECOND):
         deliver_items(p, day, ITEMS)
     deliver_items(p, THIRD, ITEMS, is_marked=False)
@@ -123,8 +120,7 @@ def test_a_day_that_lacks_is_told_of_once_and_outside_of_the_calendar_never(p: D
 
 
 def test_a_refused_count_is_due_again_when_the_snapshot_before_it_was_corrected(p: Deployment) -> None:
-    """Scenario: a snapshot was refused against the count of the day before; that day is corrected. Outcome: nothing is asked for
-    while the count stands, and the refused day when it changed."""
+    """Outcome: no request while the other count stands, and the refused day once it changed."""
     for day in (FIRST, SECOND):
         deliver_items(p, day, ITEMS)
     failure = Evaluation(Check.COUNT_IS_EXPECTED, False, "shrinks", "correct it", {"rows_before": 300, "rows_after": 1})

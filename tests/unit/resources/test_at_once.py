@@ -1,4 +1,4 @@
-"""Folders of a bucket are asked for at once, and answered as if one after the other."""
+"""A bucket's folders are listed at once, with answers in order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ NAMES = [str(number) for number in range(40)]
 
 
 def test_several_are_under_way_and_answers_come_in_the_order_of_the_names() -> None:
-    """Scenario: each of the first sixteen waits until all of them are asked for. Outcome: none waits in vain, and no more than
-    these are asked for ahead of what is taken."""
+    """Scenario: the first sixteen wait for each other. Outcome: all are asked for, and none ahead of these."""
     together, asked = threading.Barrier(16, timeout=30), []
 
     def ask(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What lies in a table's place, told from names and beginnings of files alone, without a catalog and a JVM."""
+"""The content of a table's place by names and beginnings of files, without catalog and JVM."""
 
 from __future__ import annotations
 
@@ -134,8 +134,7 @@ def test_a_metadata_file_follows_all_that_its_history_names(tmp_path: Path) -> N
 
 
 def test_what_is_packed_or_nested_beyond_measure_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a bomb, damage and a file nested thousands deep lie among metadata files. Outcome: each is a file that tells
-    nothing, and the one beside them is read."""
+    """Outcome: a bomb, damage and deep nesting are files without information, and the one beside them is read."""
     monkeypatch.setattr(catalog_at_rest, "_MOST_BYTES", 20_000)
     _write(tmp_path, "00001-x.metadata.json")
     place = tmp_path / "metadata"
@@ -151,7 +150,7 @@ def test_what_is_packed_or_nested_beyond_measure_tells_nothing(tmp_path: Path, m
 
 
 def _state(*publishes: str | None, hours: int = 0, cut: bool = False, staged: str | None = None) -> dict[str, Any]:
-    """A table whose main showed these publishes, an hour apart, the last one at `hours`; `staged`: one on a branch alone."""
+    """A table whose main showed these publishes an hour apart, the last at `hours`; `staged`: one on a branch."""
     snapshots: list[dict[str, Any]] = []
     for number, publish in enumerate((*publishes, staged)):
         at = (400_000 + hours + number - len(publishes) + 1) * 3_600_000
@@ -187,7 +186,7 @@ def _state(*publishes: str | None, hours: int = 0, cut: bool = False, staged: st
     ],
 )
 def test_a_publish_counts_where_every_table_that_it_names_showed_it(b: dict[str, Any], half: set[str]) -> None:
-    """A table that went on since is a sign against it; one whose history was cut off since, or that is not there, is none."""
+    """A table that went on is evidence against it; one with a cut history, or none, is not."""
     assert half_published({"a": _state(None, "old", "new"), "b": b}) == half
 
 
@@ -242,7 +241,7 @@ def test_in_a_bucket_a_day_costs_one_listing_and_only_what_it_lacks_is_asked_for
         real = getattr(obstore, name)
         monkeypatch.setattr(obstore, name, lambda *a, _n=name, _real=real, **k: asked.append(_n) or _real(*a, **k))
     assert lost_at_rest(resting, DAYS) == {Slice(DAYS[3], "10001"): lost}
-    # The list of manifests, two manifests, and the file that is gone.
+    # The manifest list, two manifests, and the file that is gone.
     assert sorted(asked) == [*["get"] * 4, *["list"] * len(DAYS)]
 
 

@@ -1,4 +1,4 @@
-"""Which snapshots belong together, as the ledger has it: the newest, of a run, at a moment; what is said where there are none."""
+"""Snapshots that belong together by the ledger: the newest, a run's, at a moment; and messages where there are none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from resources.ledger.store import Ledger
 
 RAW, REFINED = "raw/regular_events", "refined/events"
 FIRST, SECOND = 7_635_660_646_343_998_149, 3_051_729_675_574_597_004
-"""As large as snapshot ids are: no reader of JSON numbers holds them exactly."""
+"""Snapshot ids are too large for JSON numbers."""
 
 
 def record(ledger: Ledger, run_id: str, published_at: str, **snapshots: int) -> None:
@@ -36,7 +36,6 @@ def test_a_cut_is_found_by_its_run_and_by_its_time(ledger: Ledger) -> None:
     record(ledger, "aa11", "2026-02-02T10:00:00+00:00", raw=FIRST)
     record(ledger, "bb22", "2026-02-02T10:00:00.500000+00:00", raw=SECOND)
     record(ledger, "bb22", "2026-02-02T11:00:00+00:00", raw=3)
-    # The clock was set back.
     record(ledger, "cc33", "2026-02-02T10:30:00+00:00", raw=4)
     assert newest_cut(ledger).snapshots == {RAW: 4}
     assert cut_of_run(ledger, "aa11").snapshots == {RAW: FIRST}
@@ -80,8 +79,8 @@ def test_no_line_shows_what_opens_the_catalog() -> None:
 def test_the_shell_tells_usage_from_what_is_not_there(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outcome: 1 where nothing was published, 2 for what no state can be; a lake whose catalog tells nothing is printed and said
-    to be so; numbers in JSON are text; status and snapshots say what a reader may rely on."""
+    """Outcome: 1 without a publication, 2 for an impossible state; ids in JSON are text; readers learn the lake's
+    promise."""
     monkeypatch.chdir(tmp_path)
     places = {
         "CATALOG_URL": f"sqlite:///{tmp_path}/ledger.db",
@@ -117,7 +116,6 @@ def test_the_shell_tells_usage_from_what_is_not_there(
     assert set(told["lines"]) == set(Engine)
     assert "TIDEMARK_LEDGER_URL" in shell("status", **elsewhere).stdout
     assert "a load publishes all its tables" in shell("status").stdout
-    # JSON of status stays what scripts know.
     status = shell("status", "--json")
     assert all(set(one) >= {"day", "table"} for one in json.loads(status.stdout))
     assert "a load publishes all its tables" in status.stderr

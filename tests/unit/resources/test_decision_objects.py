@@ -1,4 +1,4 @@
-"""What persons decided is kept where the tables are: whoever loses the ledger gets it back, once, and as it was."""
+"""Operators' decisions are kept beside the tables: a lost ledger gets them back, once and unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST = "20260202T000000.000000Z-" + "0" * 32 + ".json"
 
 
 class Deployment:
-    """A warehouse, and any number of ledgers that were its own."""
+    """A warehouse with any number of former ledgers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Deployment:
             yield ledger
 
     def started(self, name: str) -> list[str]:
-        """What a load says of decisions when it starts."""
+        """A starting load's messages about decisions."""
         said: list[str] = []
         with self.ledger(name) as ledger:
             read_back(ledger, said.append)
@@ -71,7 +71,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def _decide(ledger: Ledger) -> None:
-    """Two exclusions, one of them lifted and made again; three holds, one of which follows another, one released."""
+    """Two exclusions, one of them lifted and made again; three holds, one a successor, one released."""
     ledger.interventions.exclude([WRONG, OTHER], "run 1")
     ledger.interventions.lift([WRONG], "it was right", "run 2")
     ledger.interventions.exclude([WRONG], "run 3")
@@ -139,7 +139,7 @@ def test_one_that_another_process_completes_meanwhile_is_there_once(deployment: 
 
 
 def test_decisions_that_only_the_ledger_knows_are_copied(deployment: Deployment) -> None:
-    """Of a version that kept none; or in a warehouse that lost them, or was restored to an earlier state."""
+    """Of a version that kept none; or in a warehouse that lost them, or went back."""
     with closing(Ledger(deployment.settings("first").ledger_database_url)) as ledger:
         _decide(ledger)
     before = deployment.on_record("first")
@@ -154,7 +154,7 @@ def test_decisions_that_only_the_ledger_knows_are_copied(deployment: Deployment)
         one.unlink()
     assert deployment.started("second") == deployment.started("second") == []
     assert deployment.count() == 1
-    # What both ledgers told is the same, and counts once.
+    # Equal decisions of both ledgers count once.
     assert deployment.started("first") == []
     assert deployment.on_record("first") == deployment.on_record("second") == before
 

@@ -1,4 +1,4 @@
-"""The client of the vendor's Export API: every answer that the documentation names, and those that it does not."""
+"""The client of the vendor's Export API: every documented answer, and undocumented ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
 
 
 class Asking:
-    """A client whose pauses are noted and not slept."""
+    """A client that notes its pauses without sleeping."""
 
     def __init__(self, vendor: Vendor, **settings: object) -> None:
         self.said: list[str] = []
@@ -76,7 +76,7 @@ def test_an_archive_is_streamed_and_counted(vendor: Vendor) -> None:
 def test_an_answer_that_trickles_without_end_is_given_up(
     vendor: Vendor, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timeout is that of a silence, and there is none."""
+    """The timeout is for silence, and there is none."""
     monkeypatch.setattr(client, "_LONGEST_ANSWER_SECONDS", 0.3)
     vendor.always(Answer(status, b"PK" + b"." * 200, trickle_seconds=0.02))
     begun = time.monotonic()
@@ -88,13 +88,13 @@ def test_an_answer_that_trickles_without_end_is_given_up(
 
 def test_a_url_with_a_path_is_asked_as_it_is(vendor: Vendor) -> None:
     assert isinstance(Asking(vendor, export_api_url=f"{vendor.url}/api/2/export")(), bytes)
-    # A page that is not there does not say that there is no data.
+    # A missing page is not "no data".
     with pytest.raises(ExportAnswerError, match="does not ask for keys as the Export API does"):
         Asking(vendor, export_api_url=f"{vendor.url}/api/3/export")()
 
 
 def test_no_data_is_believed_of_a_server_that_asks_for_keys_alone(vendor: Vendor) -> None:
-    """Scenario: the URL leads to another server, which answers 404 to everything, in plain text. Outcome: that is no answer."""
+    """Scenario: another server answers 404 to everything, in plain text. Outcome: that is no answer."""
     vendor.is_another_server = True
     with pytest.raises(ExportAnswerError, match=r"404 Not Found.*TIDEMARK_EXPORT_API_URL"):
         Asking(vendor)()
@@ -165,7 +165,7 @@ def test_a_refusal_is_told_in_its_words_and_not_asked_again(vendor: Vendor, answ
 
 
 def test_hostile_words_are_short_plain_and_without_keys(vendor: Vendor) -> None:
-    """Scenario: a 400 brings pages of text, with a key at the place where what is read of it ends, and control characters."""
+    """Scenario: a 400 with pages of text, a key where the reading ends, and control characters."""
     ((key, secret),) = vendor.keys.values()
     for key_at in (0, 190, client._BODY_BYTES - 10):
         text = "<br>" * (key_at // 4) + f"{key}\x1b[2J\u202e" + html.escape(secret) + "x" * 90_000
@@ -247,7 +247,7 @@ def test_a_cut_answer_is_asked_for_again(vendor: Vendor) -> None:
     assert isinstance(whole, bytes)
     vendor.fail(Answer(200, whole, cut_after=len(whole) // 2), Answer(200, b""))
     asking = Asking(vendor)
-    # What came of the first answer is not in the second one.
+    # The second answer does not begin with the first one's bytes.
     assert asking() == whole
     assert "was cut off" in asking.said[0]
     assert "is empty" in asking.said[1]
@@ -278,7 +278,7 @@ def test_a_full_disk_stops_before_it_is_full(vendor: Vendor) -> None:
 
 
 def test_keys_are_in_no_text(vendor: Vendor, caplog: pytest.LogCaptureFixture) -> None:
-    """Scenario: the server repeats the keys in its answers, logs are at their loudest. Outcome: neither is anywhere."""
+    """Scenario: the server repeats the keys, logs are at their loudest. Outcome: neither output holds them."""
     ((key, secret),) = vendor.keys.values()
     wire = base64.b64encode(f"{key}:{secret}".encode()).decode()
     vendor.fail(Answer(503, f"{key} {secret}".encode()))
@@ -295,8 +295,7 @@ def test_keys_are_in_no_text(vendor: Vendor, caplog: pytest.LogCaptureFixture) -
 
 
 def test_what_comes_with_a_refusal_of_keys_is_not_read(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a server without data for the hours answers the question without keys by a body without end. Outcome: its status
-    is what counts; nothing of the body is waited for."""
+    """Scenario: the keyless question gets an endless body. Outcome: its status counts; the body is not read."""
     whole = vendor.answer
     endless = Answer(401, b"x" * 10, {"Content-Length": str(10**12), "Content-Encoding": "gzip"}, is_announced=False)
     monkeypatch.setattr(vendor, "answer", lambda path, keys: endless if keys is None else whole(path, keys))

@@ -1,4 +1,4 @@
-"""A named failpoint kills the process when a test armed it, and does nothing otherwise."""
+"""A named failpoint kills the process when a test armed it, and otherwise does nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of golden totals is on record: mismatches with their notices, faults until they are corrected; who shows them."""
+"""Golden totals on record: mismatches with notices, faults until corrected, and their views."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_mismatch_is_told_once_until_it_ends_and_one_whose_totals_are_retracte
 
 
 def test_what_a_file_of_totals_says_begins_no_markup_in_a_chat(ledger: Ledger) -> None:
-    """Scenario: a file's name, of which the mismatch tells, holds a mention and links. Outcome: a chat shows them as text."""
+    """Scenario: a file's name holds a mention and links. Outcome: a chat shows them as text."""
     said = "rows 59 by golden/<!channel>@here <http://evil.example|totals>.csv"
     _record(ledger, said)
     text = envelope(_written(ledger), "run-1")["text"]
@@ -77,7 +77,7 @@ def test_what_a_file_of_totals_says_begins_no_markup_in_a_chat(ledger: Ledger) -
 def test_the_notices_of_a_comparison_are_written_together_or_not_at_all(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: the process is killed after the first of two notices. Outcome: none is written, and the next one tells both."""
+    """Scenario: a kill after the first of two notices. Outcome: none is written, and the next comparison sends both."""
     bad = {(EVENTS, KEY): BAD, (EVENTS, Slice(NEXT, PROJECT)): BAD}
 
     def killed(connection: Any, notice: Notice, stamp: Any) -> None:
@@ -122,8 +122,7 @@ def test_faults_of_a_file_are_on_record_until_it_is_read_without_them(ledger: Le
 
 
 def test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare(ledger: Ledger, tmp_path: Path) -> None:
-    """Scenario: totals of two days, one of which differs, one line that is none, and a query whose database is away. Outcome:
-    one notice of the day that differs; the page of health shows what was not compared until it is mended."""
+    """Outcome: one notice of the differing day; the page of health shows the uncompared ones until mended."""
     folder = tmp_path / "landing" / "golden"
     folder.mkdir(parents=True)
     settings = Settings(

@@ -1,4 +1,4 @@
-"""Golden totals come from a folder, a bucket or a database; what cannot be read is a sentence, and what can counts."""
+"""Golden totals come from a folder, a bucket or a database; unreadable ones give a sentence, the rest counts."""
 
 from __future__ import annotations
 
@@ -80,12 +80,8 @@ def test_a_huge_file_is_not_read_and_a_link_out_of_landing_is_not_followed(landi
     assert "golden/2026-02-04.csv: is a link that leads out of landing" in link
 
 
-# -- a query -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of a database with totals."""
     made = f"sqlite:///{tmp_path}/totals #1.db" if request.param == "sqlite" else request.getfixturevalue("postgres")
     engine = sa.create_engine(made.replace("postgresql:", "postgresql+psycopg2:"))
     with engine.begin() as connection:
@@ -114,7 +110,7 @@ def test_a_query_gives_totals_of_the_days(url: str) -> None:
     ]
     assert (found.days, found.faults) == ({DAY, NEXT}, ())
     assert found.totals[1].origin == "row 2 of the golden query"
-    # Rows that are none are named, days that were not asked for are left out.
+    # Bad rows are named, unrequested days are left out.
     measure = "CASE value WHEN 7 THEN 'sales' ELSE measure END AS measure"
     wide = f"SELECT day, project, {measure}, value FROM totals WHERE :first_day <= :last_day ORDER BY day"
     found = _asked(url, wide)
@@ -170,9 +166,6 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert "hush-hush" not in shown
 
 
-# -- on record -----------------------------------------------------------------------------------------------------
-
-
 def test_a_corrected_file_replaces_its_day_and_one_that_is_gone_retracts_nothing(landing: Path, ledger: Ledger) -> None:
     def values() -> dict[str, str]:
         return {f"{one.key.event_date} {one.measure.name}": str(one.value) for one in ledger.golden.of(["10001"])}
@@ -185,7 +178,7 @@ def test_a_corrected_file_replaces_its_day_and_one_that_is_gone_retracts_nothing
     (landing / "golden" / f"{NEXT}.csv").unlink()
     ledger.golden.replace(_read(landing, DAY, NEXT))
     assert values() == {f"{DAY} rows": "6", f"{NEXT} rows": "7"}
-    # A broken file retracts nothing either; a header without lines does.
+    # A broken file, or a header without lines, retracts nothing either.
     _put(landing, f"{DAY}.csv", "broken")
     ledger.golden.replace(_read(landing))
     assert values()[f"{DAY} rows"] == "6"
@@ -197,8 +190,7 @@ def test_a_corrected_file_replaces_its_day_and_one_that_is_gone_retracts_nothing
 def test_a_file_with_bad_lines_replaces_what_its_good_lines_tell_and_retracts_nothing(
     landing: Path, ledger: Ledger
 ) -> None:
-    """Scenario: of a day's four totals, a new file tells one anew, one wrongly, two not at all; then it is corrected.
-    Outcome: three stay until then. Another source's and another day's totals are left alone."""
+    """Outcome: until the correction a day's other totals stay. Other sources and days are left alone."""
 
     def values() -> dict[str, str]:
         told = ledger.golden.of(["10001", "10002"])
@@ -243,8 +235,7 @@ def test_a_file_with_bad_lines_replaces_what_its_good_lines_tell_and_retracts_no
 def test_a_query_retracts_the_days_that_it_no_longer_tells_and_never_all_of_them(
     landing: Path, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """Scenario: a query loses a day's total, then everything, then the settings that name it. Outcome: the day's total goes; all
-    of them only by a sentence that they are kept; without a query what it told is not compared."""
+    """Outcome: a missing total goes; all at once stay with a sentence; without a query its totals are not compared."""
     database = tmp_path / "t.db"
     url = f"sqlite:///{database}"
     asking = Settings(projects=SETTINGS.projects, golden_url=url, golden_query=SQL)
@@ -264,7 +255,7 @@ def test_a_query_retracts_the_days_that_it_no_longer_tells_and_never_all_of_them
     def compared(of: Reconciliation) -> list[date]:
         return [one.total.key.event_date for one in of.comparisons]
 
-    # Nothing told, and nothing on record of it: there is nothing to keep.
+    # An empty answer without records has nothing to keep.
     assert (compared(holds()), holds().faults) == ([], ())
     assert compared(holds(DAY, NEXT)) == [DAY, NEXT]
     only = holds(NEXT)

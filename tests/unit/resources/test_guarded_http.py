@@ -1,4 +1,4 @@
-"""What a name leads to is looked at when connecting: requests go to what was looked at, or nowhere."""
+"""A name's address is checked when connecting: requests go to the checked address, or nowhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.webhook import a_webhook
 
 
 class Names:
-    """Resolves names as a test says, one answer after the other."""
+    """Resolves names by the test's answers, in order."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = list(answers)
@@ -53,8 +53,7 @@ def test_a_name_of_this_machine_that_leads_elsewhere_is_not_asked_in_the_clear()
 
 
 def test_a_name_that_changes_its_mind_is_asked_where_it_was_looked_at() -> None:
-    """Scenario: a name leads to a server here, and to a machine's keys the next time it is asked for. Outcome: one question of
-    the name for each request; the server is told the name, and the next request goes nowhere."""
+    """Scenario: a name leads here, then to a machine's keys. Outcome: one question a request; the next goes nowhere."""
     hosts: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
@@ -101,7 +100,7 @@ def test_this_machine_is_never_asked_through_a_proxy(monkeypatch: pytest.MonkeyP
     with a_webhook() as hook:
         hook.secret = None
         assert guarded_http.post(hook.url, b'{"notices": []}', None, attempts=1, deadline=time.monotonic() + 5).is_taken
-    # Any other name is resolved by the proxy, which is not there.
+    # The proxy, which is not there, resolves other names.
     with guarded_client("https://hooks.example/x") as client, pytest.raises(httpx.ConnectError):
         client.get("https://hooks.example/x")
 
@@ -153,7 +152,7 @@ def test_a_name_that_is_none_is_out_of_reach() -> None:
 
 @contextmanager
 def a_tls_server(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Its address, and the certificate of its name, which nobody else vouches for."""
+    """Its address, and its name's self-signed certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -187,7 +186,7 @@ def a_tls_server(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that does not take the certificate hangs up."""
+            """A client that rejects the certificate hangs up."""
 
     server = Server(("127.0.0.1", 0), Answer)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -29,7 +29,7 @@ JAR = Jar("org.example.deep", "thing", "1.2", hashlib.sha256(BODY).hexdigest())
 
 @dataclass
 class Repository:
-    """A Maven repository that answers as a test says, the last answer again and again."""
+    """A Maven repository with the test's answers, the last one again and again."""
 
     url: str
     answers: list[str] = field(default_factory=lambda: ["whole"])
@@ -56,7 +56,7 @@ def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
             self.close_connection = True
 
         def log_message(self, *_: object) -> None:
-            """Nothing of it is of interest."""
+            """Requests are not logged."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         found.url = f"http://127.0.0.1:{server.server_port}/mirror"
@@ -162,8 +162,7 @@ def test_what_killed_downloads_left_goes_after_a_day(repository: Repository, tmp
 def test_a_cache_is_filled_at_first_use_and_a_folder_that_was_named_is_not(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: an installed Tidemark, its cache empty, then whole; a folder that somebody named; a clone. Outcome: only the
-    cache is filled by itself, once; the others are refused with the command that fills them."""
+    """Outcome: only the cache is filled by itself, once; other folders are refused with the command that fills them."""
     monkeypatch.setattr(jars, "JARS", (JAR, replace(JAR, name="other")))
     monkeypatch.setattr(jars, "default_jars_dir", lambda: tmp_path / "cache")
     monkeypatch.setattr(jars, "is_clone", lambda: False)
@@ -194,14 +193,14 @@ def test_no_jvm_starts_on_a_jar_that_somebody_replaced(tmp_path: Path, monkeypat
 
 
 def test_the_cache_of_a_user_has_a_folder_for_exactly_these_jars(tmp_path: Path) -> None:
-    """Scenario: the code outside of a clone, as a wheel installs it. Outcome: the folder follows XDG_CACHE_HOME and the pins."""
+    """Scenario: the code outside of a clone, as from a wheel. Outcome: the folder follows XDG_CACHE_HOME and the pins."""
     assert jars_folder(Settings()) == default_jars_dir() == PROJECT_ROOT / ".jars"
     assert jars_folder(Settings(jars_dir=tmp_path)) == tmp_path
     for name in ("pipeline_assets", "resources"):
         (tmp_path / name).symlink_to(PROJECT_ROOT / name)
     program = (
         "import json, pathlib\n"
-        # A link leads back to the clone: what counts is where the code lies.
+        # A link leads back to the clone, but the code's unresolved place counts.
         "pathlib.Path.resolve = lambda path, strict=False: path.absolute()\n"
         "from resources.spark import jars\n"
         "from dataclasses import replace\n"

@@ -1,4 +1,4 @@
-"""Small objects of the warehouse, in a folder and in a bucket: the first of two creators wins, absence is no error."""
+"""Small objects of the warehouse, in folder and bucket: the first of two creators wins, absence is no error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.support.s3 import BUCKET
 
 @pytest.fixture(params=["folder", "folder with spaces, # and %20", "bucket"])
 def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a warehouse that does not exist yet."""
     if request.param == "bucket":
         request.getfixturevalue("bucket")
         yield f"s3://{BUCKET}/lake/warehouse"

@@ -1,4 +1,4 @@
-"""What the JVM says is read as ours: texts as they were seen, cut to the line that matters."""
+"""The JVM's errors become ours: observed texts, cut to the line that matters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOST = (f"{GONE} is gone", "--read-again")
 
 
 class Told(NamedTuple):
-    """Our error of a text: its kind, what it says, and whether the same operation is tried again."""
+    """Our error of a text: kind, message, and whether the operation is retried."""
 
     kind: type[TidemarkError]
     says: tuple[str, ...]
@@ -37,7 +37,7 @@ def _full(frame: str) -> str:
 
 
 TEXTS = {
-    # Two processes are the first to use an empty catalog; seen twice among rounds of three writers.
+    # Two processes are the first to use an empty catalog.
     "org.apache.iceberg.jdbc.UncheckedSQLException: Cannot check and eventually update SQL schema\nCaused by: "
     "org.sqlite.SQLiteException: [SQLITE_ERROR] SQL error or missing database (duplicate column name: iceberg_type)": RACE,
     'org.postgresql.util.PSQLException: ERROR: relation "iceberg_tables" already exists': RACE,
@@ -49,7 +49,7 @@ TEXTS = {
     ),
     "org.postgresql.util.PSQLException: FATAL: the database system is starting up": PASSING,
     "org.apache.iceberg.exceptions.ServiceUnavailableException: Service unavailable: the catalog is restarting": PASSING,
-    # A store that cuts its answer in the middle of a file.
+    # A store cuts its answer in the middle of a file.
     "org.apache.iceberg.exceptions.RuntimeIOException: Failed to fetch\nCaused by: org.apache.http.ConnectionClosedException: "
     "Premature end of Content-Length delimited message body (expected: 100; received: 50)": PASSING,
     "java.net.SocketTimeoutException: Read timed out": PASSING,
@@ -70,7 +70,7 @@ TEXTS = {
     "org.apache.iceberg.exceptions.ForbiddenException: no such credential": Told(
         LakehouseError, ("the catalog cannot be opened",)
     ),
-    # As Java's client of S3 puts it: without S3's code, which its sentence stands for.
+    # As Java's S3 client puts it: the sentence without S3's code.
     "An error occurred while calling o1.loadTable.\n: software.amazon.awssdk.services.s3.model.S3Exception: "
     "The provided token has expired. (Service: S3, Status Code: 400, Request ID: 1, Extended Request ID: null)\n"
     "\tat software.amazon.awssdk.services.s3.DefaultS3Client.getObject(DefaultS3Client.java:1)": Told(
@@ -92,7 +92,7 @@ TEXTS = {
     "Invalid update timestamp 1770000000000: before the latest metadata log entry timestamp 4102444800000": Told(
         LakehouseError, (f"its newest commit is of 2100-01-01 00:00:00 UTC, which {AHEAD}",)
     ),
-    # What is staged on this machine's earlier time follows a snapshot of main of its later one.
+    # A staging at this machine's earlier time follows a snapshot of main at its later one.
     "IllegalArgumentException: [BUG] Expected sorted snapshot log entries.": Told(LakehouseError, (AHEAD,)),
 }  # fmt: skip
 
@@ -118,7 +118,7 @@ def test_a_lost_commit_is_a_conflict_and_what_nobody_knows_stays_as_it_is() -> N
 def test_what_was_tried_for_long_enough_is_not_tried_again(
     patience: float, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that tries for most of a minute by itself is not asked seven times more."""
+    """A client that retries for most of a minute is not asked seven times more."""
     monkeypatch.setattr(errors, "_FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(errors, "_PATIENCE_SECONDS", patience)
     calls: list[int] = []

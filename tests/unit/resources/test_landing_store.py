@@ -1,4 +1,4 @@
-"""Landing behaves the same in a folder and in a bucket, and its failures say what a person can do."""
+"""Landing behaves the same in folder and bucket, and its failures name an operator's remedy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class Place:
-    """A landing and the vendor's hands on it."""
+    """Landing, with the vendor's writes."""
 
     store: LandingStore
     put: Callable[[str, bytes], object]
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Server:
-    """An S3 server that remembers what it was asked."""
+    """An S3 server that records its requests."""
 
     url: str
     requests: list[tuple[str, str]]
@@ -124,7 +124,7 @@ def bucket(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Place:
     client = boto3.client("s3", region_name="us-east-1")
     client.create_bucket(Bucket=name)
     s3_server.requests.clear()
-    # Straight into the server's memory: a long history takes seconds this way and half a minute over HTTP.
+    # Straight into the server's memory: seconds instead of half a minute over HTTP.
     memory = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
     return Place(
         a_store(f"s3://{name}/exports #1/ü"),
@@ -140,7 +140,6 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 def whole(store: LandingStore, key: str, etag: str) -> bytes:
-    """An object as the workers read it."""
     with store.open(key, etag) as content:
         return content.read()
 
@@ -177,16 +176,13 @@ def the_delivery(place: Place) -> Delivery:
 
 @contextmanager
 def an_s3_that_answers(status: int, code: str, *, first_listing: tuple[str, ...] = ()) -> Iterator[str]:
-    """The URL of a server that fails every request the same way, after one listing of the given keys."""
+    """URL of a server that fails every request the same way, after one listing of the given keys."""
     objects = "".join(f"<Contents><Key>{key}</Key><Size>1</Size>{_REST}</Contents>" for key in first_listing)
     answers = [(200, f"<ListBucketResult>{objects}</ListBucketResult>")] if first_listing else []
 
     failure = (status, f"<Error><Code>{code}</Code><Message>because</Message></Error>")
     with a_server_that_answers(lambda _: answers.pop() if answers else failure) as url:
         yield url
-
-
-# Listing
 
 
 def test_a_folder_is_listed_whole_whatever_its_names(place: Place) -> None:
@@ -357,9 +353,6 @@ def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Se
     assert s3_server.listings == 4
 
 
-# Keys that obstore cannot express
-
-
 @pytest.mark.parametrize(
     "odd", [f"10001//10001_{DAY}_5#0.json.gz", f"10001/10001_{DAY}_5/../x", f"10001/10001_{DAY}\x01"]
 )
@@ -396,9 +389,6 @@ def test_a_folder_placeholder_is_no_delivery(bucket: Place) -> None:
     listing = listed(bucket.store)
     assert [(delivery.key, delivery.size_bytes) for delivery in listing.deliveries] == [(a_key(shard=1), 1)]
     assert [found.key for found in listing.odd_objects] == [f"{a_key(shard=2)}/"]
-
-
-# Reading
 
 
 def test_whether_an_object_is_readable_costs_one_byte(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,13 +474,10 @@ def test_an_object_too_large_for_memory_reads_back_whole(place: Place, monkeypat
 
 
 def test_a_folders_versions_are_named_as_before(folder: Place) -> None:
-    """The ledger holds versions that were listed by obstore; named otherwise, every object would be read again."""
+    """The ledger holds versions in obstore's form; other names would make every object be read again."""
     folder.put(a_key(), b"content")
     (meta,) = obstore.list(LocalStore(prefix=folder.store.url)).collect()
     assert the_delivery(folder).etag == meta["e_tag"]
-
-
-# Links in a folder
 
 
 def test_a_link_that_leads_out_is_named_and_never_read(folder: Place, tmp_path: Path) -> None:
@@ -530,7 +517,7 @@ def test_a_link_put_in_place_after_the_listing_is_not_followed(
         victim.symlink_to(outside / Path(a_key()).name if swapped == "file" else outside)
 
     if swapped == "back and forth":
-        # Between finding out where the file lies and opening it.
+        # Between resolving and opening the file.
         resolve = Folder._resolved
 
         def resolve_then_swap(place: Folder, key: str) -> Path | None:
@@ -579,8 +566,7 @@ def test_loops_and_pipes_hang_nothing_and_are_refused_one_by_one(folder: Place) 
 def test_a_folder_below_that_cannot_be_listed_hides_nothing_beside_it(
     folder: Place, monkeypatch: pytest.MonkeyPatch, failure: OSError, is_named: bool
 ) -> None:
-    """Another user's folder, or one removed while landing is listed: nothing in it is a delivery, wherever it lies. Where the
-    project's own folder cannot be listed, that is no empty landing."""
+    """Another user's folder, or one removed meanwhile, holds no delivery. The project's own folder must be listable."""
     for key in (a_key(), "10001/lost+found/x", "10001/lost+found/deeper/y", "10001/more/z"):
         folder.put(key, b"x")
     refused, scan = ["lost+found"], os.scandir
@@ -601,9 +587,6 @@ def test_a_folder_below_that_cannot_be_listed_hides_nothing_beside_it(
     refused.append("10001")
     with pytest.raises((LandingAccessError, LandingUnavailableError)):
         listed(folder.store)
-
-
-# Where landing is, and what can go wrong
 
 
 def test_nothing_is_touched_before_the_first_use(tmp_path: Path) -> None:
@@ -648,8 +631,7 @@ def test_fields_of_the_resource_win_over_variables(
 
 
 def test_workers_are_told_where_the_bucket_is_and_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a driver with endpoint, region and keys in variables hands landing to a worker that has none of them.
-    Outcome: the worker knows the place; keys are its own affair."""
+    """Outcome: a worker without variables knows endpoint and region; keys are its own affair."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://store.internal:9000")
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
@@ -738,7 +720,7 @@ def test_a_file_that_the_disk_cannot_read_is_one_file(
 
 
 def test_a_placeholder_that_cannot_be_asked_for_stops_no_listing() -> None:
-    """S3 refuses to tell of an empty object what it is (encrypted with a key of the client's): it is read, or refused, as one."""
+    """S3 refuses details of an empty object with a client's key: it is read, or refused, by itself."""
     body = f"<Contents><Key>{a_key()}</Key><Size>0</Size>{_REST}</Contents>"
     answer = (200, f"<ListBucketResult>{body}</ListBucketResult>")
     with a_server_that_answers(lambda path: answer if "list-type" in path else (400, "")) as url:
@@ -803,8 +785,7 @@ def test_a_marker_that_a_folder_would_hide_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bucket_with_many_projects_is_listed_as_project_by_project(bucket: Place) -> None:
-    """Scenario: more projects than are asked for at once, one without a folder, one with an odd object. Outcome: the listing of
-    all is what the listings of each are together, in the same order."""
+    """Outcome: the listing of all projects, odd ones included, is that of each, in the same order."""
     projects = [str(10_001 + number) for number in range(20)]
     for number, project in enumerate(projects[:-1]):
         for hour in range(1 + number % 3):

@@ -1,4 +1,4 @@
-"""What is put into landing is whole, new, and where it is meant to be; in a folder and in a bucket alike."""
+"""Objects written to landing are whole, new and in place; in folder and bucket alike."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_folder_that_leads_out_of_landing_is_not_written_to(tmp_path: Path) ->
     with pytest.raises(LandingAccessError, match="leads out of landing"):
         store.create(KEY, io.BytesIO(b"x"))
     assert list(elsewhere.iterdir()) == []
-    # A link in the place of the object is a name that is taken, wherever it leads.
+    # A link in the object's place is a taken name, wherever it leads.
     (root / "1-backfill").unlink()
     (root / "1-backfill").mkdir()
     (root / KEY).symlink_to(elsewhere / "target")
@@ -168,7 +168,7 @@ def test_a_file_system_without_hard_links_is_named_and_nothing_is_left(
 def test_an_answer_of_a_file_server_that_was_lost_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """It made the link and says that it could not, or that the name is taken: by the very file that is being written."""
+    """It made the link and says that it could not, or that the very file being written has the name."""
     store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
     link = os.link
 

@@ -1,4 +1,4 @@
-"""What sensors, loads and pages ask of millions of rows is answered by an index: no table is read from end to end."""
+"""An index answers the questions of sensors, loads and pages over millions of rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TABLES = ["refined/events", "aggregates/daily_revenue"]
 
 
 def plans_of(ledger: Ledger, ask: Callable[[Ledger], object]) -> list[str]:
-    """How SQLite would go about each statement that a question is asked by."""
+    """SQLite's plan for each statement of a question."""
     asked: list[tuple[str, Any]] = []
 
     def note(_: object, __: object, statement: str, parameters: Any, *rest: object) -> None:
@@ -52,7 +52,7 @@ def plans_of(ledger: Ledger, ask: Callable[[Ledger], object]) -> list[str]:
 
 
 def of_whole_tables(plans: list[str]) -> list[str]:
-    """Steps that read every row of one of the ledger's tables, and not the entries of an index that holds all they need."""
+    """Steps that read every row of a ledger table, rather than entries of a covering index."""
     tables = tuple(f"SCAN {name}" for name in METADATA.tables)
     return [step for step in plans if step.startswith(tables) and "COVERING INDEX" not in step]
 
@@ -90,7 +90,7 @@ QUESTIONS: dict[str, tuple[Callable[[Ledger], object], str]] = {
     "differences from golden totals":
         (lambda ledger: ledger.golden.record({}, PROJECTS, DAY, DAY, None), "tidemark_notices_by_day (table_name=? AND"),
 }  # fmt: skip
-"""Question -> how it is asked, and the index that answers it."""
+"""Question -> its call, and the index that answers it."""
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -102,7 +102,7 @@ def test_a_question_about_years_reads_what_it_asks_for(ledger: Ledger, name: str
 
 
 def test_what_a_table_took_last_is_told_by_its_newest_publication_alone(ledger: Ledger) -> None:
-    """Scenario: a table with publications. Outcome: they are walked from the newest number on, without sorting them."""
+    """Outcome: publications are walked from the newest number on, without sorting."""
     publication = PublicationRecord(
         TABLES[0], Slice(DAY, "10001"), 7, 6, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", seconds=2
     )
@@ -114,8 +114,7 @@ def test_what_a_table_took_last_is_told_by_its_newest_publication_alone(ledger: 
 
 
 def test_nearest_arrivals_are_the_same_on_every_database(postgres: str, tmp_path: Path) -> None:
-    """Scenario: delivered days of two projects, and one whose objects moved while they were read. Outcome: each day leads to the
-    next and the last, of one source or either, also where more projects are asked about than one statement takes."""
+    """Outcome: each day leads to the next and the last, of one source or either, beyond one statement's projects too."""
     far, many = DAY + timedelta(days=400), dict.fromkeys(map(str, range(20_000, 20_600)), DAY)
     batches = [
         BatchRecord(BatchKey(source, project, day), verdict, deliveries=number)
@@ -152,8 +151,7 @@ def test_nearest_arrivals_are_the_same_on_every_database(postgres: str, tmp_path
 
 
 def test_the_texts_of_slices_are_read_once_for_the_page_of_health(ledger: Ledger) -> None:
-    """Scenario: the page asks for two figures, each among the evaluations of what is published and of what was refused. Outcome:
-    one statement looks through them; of the other tables of years only batches are read, for their first days."""
+    """Outcome: one statement reads both figures of published and refused slices; only batches are read for first days."""
     settings = Settings(projects=PROJECTS)
     asked = plans_of(ledger, lambda of: read_health(of, settings, now=_NOON))
     scans = of_whole_tables(asked)
@@ -165,7 +163,7 @@ TABLE, PROJECT = "refined/events", "10001"
 KEY = Slice(DAY, PROJECT)
 BATCH = BatchKey(Source.REGULAR, PROJECT, DAY)
 AS_BUILT, BEFORE_3_32 = 32_766, 999
-"""Values that SQLite takes in a statement as its authors build it; a distribution may raise that, and a test sets it back."""
+"""SQLite's limit of values in a statement; a distribution may raise it, and a test sets it back."""
 _DIGEST = Digest(1, 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""Opening the ledger's database: what time may bring back is told from what is for a person."""
+"""Opening the ledger's database: transient failures are told apart from those for an operator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from resources.ledger.engine import ledger_failures, open_engine, writing
 
 @pytest.fixture
 def hangs_up() -> Iterator[int]:
-    """Port of a server that takes every connection and cuts it, as a proxy does before a database that restarts."""
+    """Port of a server that cuts every connection, as a proxy does before a restarting database."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:
@@ -41,7 +41,7 @@ def hangs_up() -> Iterator[int]:
 
 
 def test_a_database_that_hangs_up_may_come_back(hangs_up: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a connection is taken and cut. Outcome: a failure that a run tries again, without the password."""
+    """Scenario: a connection is cut. Outcome: a failure that a run retries, without the password."""
     monkeypatch.setattr(engine, "_FIRST_PAUSE_SECONDS", 0.0)
     with pytest.raises(LedgerUnavailableError, match="the ledger is out of reach") as failed:
         open_engine(f"postgresql://tidemark:geheim@127.0.0.1:{hangs_up}/lake")
@@ -49,8 +49,7 @@ def test_a_database_that_hangs_up_may_come_back(hangs_up: int, monkeypatch: pyte
 
 
 def test_a_connection_that_ends_without_a_kind_may_come_back() -> None:
-    """Scenario: a driver tells the end of a connection as an error of no kind; another error is no end. Outcome: the first is
-    tried again, the second passes as it is."""
+    """Outcome: a connection's end without a kind is retried; another error passes unchanged."""
     ended = sa.exc.DatabaseError(
         "COMMIT", {}, Exception("SSL SYSCALL error: EOF detected"), connection_invalidated=True
     )
@@ -61,8 +60,7 @@ def test_a_connection_that_ends_without_a_kind_may_come_back() -> None:
 
 
 def test_a_session_that_hangs_holds_nobody_for_ever(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a process holds the ledger's lock and does not go on; another one wants to write. Outcome: it gives up after the
-    bound and says why; both ends of each connection look for the other, unless the address says otherwise."""
+    """Outcome: a waiting writer gives up after the bound and says why; both ends probe each connection by default."""
     monkeypatch.setattr(engine, "_LOCK_SECONDS", 1)
     hanging, waiting = open_engine(postgres), open_engine(f"{postgres}?connect_timeout=77")
     with writing(hanging) as held:
@@ -99,8 +97,7 @@ sys.stdin.read()
 def test_a_file_that_another_process_locks_is_told_with_that_process(
     mode: str, is_known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: another program holds SQLite's lock and does not go on, in its transaction or over the whole file. Outcome: it is
-    told by its number where the system knows it, with the file, and that it has to end; nothing sends the reader to a server."""
+    """Outcome: the locking process is named by number where the system knows it, with the file and the cure."""
     file = tmp_path / "ledger.db"
     url = f"sqlite:///{file}"
     open_engine(url).dispose()
@@ -136,9 +133,9 @@ with engine.ledger_failures(url), engine.writing(engine.open_engine(url)) as con
 def test_a_process_that_stands_still_in_its_transaction_holds_it_for_a_while_and_writes_nothing(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a process is stopped inside a write transaction, as a paused container is; another one wants to write; the
-    first goes on. Outcome: the server ends the transaction after our limit, the other one writes, and the first one says that
-    nothing of its own was written. A limit of the server, the role or the URL counts instead of ours."""
+    """Scenario: a process is paused inside a write transaction; another wants to write.
+    Outcome: the server ends the transaction after our limit, the other writes, the first reports its loss. A limit of
+    the server, the role or the URL counts instead."""
     command = [sys.executable, "-c", _HOLDER, postgres]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     monkeypatch.setattr(engine, "_LOCK_SECONDS", 20)

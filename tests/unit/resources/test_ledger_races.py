@@ -1,4 +1,4 @@
-"""Two runs write the same ledger: what the other one recorded meanwhile stays, and a doubted head is looked at again."""
+"""Two runs write one ledger: the other's records stay, and a doubted head is looked at again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_who_published_tells_the_inputs_of_what_another_run_found(ledger: Ledger
 
 
 def test_a_row_of_what_is_held_by_now_tells_of_the_hold_or_of_a_commit(ledger: Ledger) -> None:
-    """The same files, so nothing else would keep a load that decided before the hold from calling the slice good."""
+    """The files are equal, so only the row keeps an earlier load from calling the slice good."""
     ledger.record(Changes(slices=[MINE]), "own")
     read = _slice(ledger)
     ledger.interventions.hold({TABLE: [KEY]}, "why", "person")
@@ -85,7 +85,7 @@ def _publication(snapshot_id: int, parent_id: int) -> PublicationRecord:
 
 
 def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
-    """A commit of somebody else lies in between, or a published row was left to another run: the head is doubted."""
+    """With a foreign commit in between, or a row left to another run, the head is doubted."""
     ledger.record(Changes(head=(TABLE, 10, None)), "first")
     ledger.record(Changes(head=(TABLE, 11, 10)), "second")
     assert ledger.head(TABLE) == Head(11)
@@ -102,8 +102,8 @@ def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
 
 
 def test_other_files_of_the_same_rows_change_nothing_else_and_only_what_was_read(ledger: Ledger) -> None:
-    """A verdict or a hold that was recorded while files were joined stays. A row that names other files is not written, and the
-    head is doubted where a commit cannot be taken back."""
+    """A verdict and a hold made during a joining of files stay. Where the row names other files by now, nothing is
+    written, and the head is doubted where a commit cannot be taken back."""
     ledger.record(Changes(slices=[MINE], head=(TABLE, 10, None)), "own")
     ledger.interventions.hold({TABLE: [KEY]}, "why", "person")
     ledger.record(Changes(slices=[replace(_slice(ledger), verdict=Verdict.HELD, reason="held: why")]), "person")
@@ -169,8 +169,6 @@ def test_a_batch_that_both_loaded_refuses_the_second_whole(ledger: Ledger) -> No
     assert ledger.slices(TABLE, None) == {}
 
 
-# -- what persons decide meanwhile -------------------------------------------------------------------------------
-
 OUT = Exclusion(BATCH, "object", "mine", "sha", "a test account")
 
 
@@ -181,9 +179,8 @@ def _strictly(ledger: Ledger, changes: Changes) -> None:
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_an_object_that_is_excluded_while_it_is_loaded_is_not_published(ledger: Ledger, is_new: bool) -> None:
-    """Scenario: a person excludes a version while a load that stages it is under way; another load has judged the batch without
-    it, or not yet. Outcome: a conflict that names the place of the batch, with nothing written; planned with the exclusion the
-    same load goes through; one of another batch stands in nobody's way."""
+    """Outcome: a conflict with the batch's place, nothing written; planned with the exclusion the load goes through; an
+    exclusion in another batch blocks nothing."""
     mine = _judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("mine")])
     other = replace(OUT, batch=replace(BATCH, project_id="10002"), object_key="other")
     ledger.interventions.exclude([other], "person")
@@ -204,7 +201,7 @@ def test_an_object_that_is_excluded_while_it_is_loaded_is_not_published(ledger: 
 
 
 def test_an_object_that_is_included_again_while_it_is_withdrawn_stays(ledger: Ledger) -> None:
-    """Scenario: a load takes an excluded version out; a person lifts the exclusion before it publishes. Outcome: a conflict."""
+    """Scenario: an operator lifts an exclusion before the load publishes its withdrawal. Outcome: a conflict."""
     ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("mine")]), "former")
     ledger.interventions.exclude([OUT], "person")
     as_read = BatchAsRead({"object": "mine"}, None, frozenset({("object", "mine")}))
@@ -223,7 +220,7 @@ def test_an_object_that_is_included_again_while_it_is_withdrawn_stays(ledger: Le
 
 
 def test_a_batch_that_was_judged_before_an_exclusion_leaves_the_row_to_who_knows_it(ledger: Ledger) -> None:
-    """Nothing of it is loaded, so nothing is lost: the person's load judges it, whichever of both comes first."""
+    """Nothing of it is loaded, so the operator's load judges it, whichever comes first."""
     with_it = replace(NOTHING, exclusions=frozenset({("object", "mine")}))
     ledger.interventions.exclude([OUT], "person")
     _strictly(ledger, _judged(BatchVerdict.REFUSED, NOTHING))
@@ -233,8 +230,7 @@ def test_a_batch_that_was_judged_before_an_exclusion_leaves_the_row_to_who_knows
 
 
 def test_a_snapshot_that_is_excluded_while_it_is_built_is_not_published(ledger: Ledger) -> None:
-    """Scenario: an object of a dimension is excluded, or included again, after landing was listed for a step. Outcome: a conflict
-    that names all slices of the step; none for a table that is read from no object, nor for a step without slices."""
+    """Outcome: a conflict with all slices of the step; none for a table without objects or a step without slices."""
     items = replace(MINE, table="dimensions/item_snapshot", key=Slice(DAY, ALL_PROJECTS))
     out = Exclusion(dimension_batch(DAY), "dimensions/item/2026-02-02.csv", "v1", "sha", "the wrong items")
     step = Changes(slices=[items], exclusions=frozenset())

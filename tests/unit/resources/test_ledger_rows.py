@@ -1,4 +1,4 @@
-"""Input states, rejections, causes and heads are values in the code and keep their stored forms, older ones included."""
+"""Input states, rejections, causes and heads are values in code with stable stored forms."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STATES: dict[str, tuple[dict[str, str] | None, InputState | None]] = {
                       InputState(delivered="dimensions/item/2026-02-02.csv v1 9")),
     "of an aggregate": ({f"{TABLE}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(TABLE, DAY): _THREE})),
 }  # fmt: skip
-"""What the ledger holds -> what it means."""
+"""Stored form -> value."""
 REJECTIONS: dict[str, tuple[dict[str, str] | None, Rejection | None]] = {
     "none": (None, None),
     "refused": (
@@ -80,14 +80,13 @@ CAUSES = {
 
 
 def _stored(ledger: Ledger, table: sa.Table, name: str) -> Any:
-    """The JSON text of the one row."""
     with ledger.engine.connect() as connection:
         (text,) = connection.exec_driver_sql(f"SELECT {name} FROM {table.name}").one()
     return text
 
 
 def _with(ledger: Ledger, name: str, stored: Any) -> SliceRecord:
-    """The record of a slice of which a column holds this."""
+    """The record of a slice with this value in a column."""
     ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.REFUSED)]), "run")
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {SLICES.name} SET {name} = ?", (json.dumps(stored),))
@@ -96,7 +95,7 @@ def _with(ledger: Ledger, name: str, stored: Any) -> SliceRecord:
 
 @pytest.mark.parametrize("name", STATES)
 def test_an_input_state_keeps_its_stored_form(ledger: Ledger, name: str) -> None:
-    """Scenario: a ledger holds a state. Outcome: it is read as a value, and written again as it was."""
+    """Outcome: it is read as a value, and written again unchanged."""
     stored, state = STATES[name]
     record = _with(ledger, "input_state", stored)
     assert record.input_state == state
@@ -147,8 +146,7 @@ def test_a_doubted_head_is_stored_as_the_negative() -> None:
 
 
 def test_a_publication_keeps_what_it_was_built_from(ledger: Ledger) -> None:
-    """Scenario: publications with and without snapshots and settings. Outcome: both come back, ids as exact text; of a day's
-    publications only those of the projects asked for."""
+    """Outcome: snapshots and settings come back, ids as exact text, for the requested projects alone."""
     plain = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run")
     built = replace(
         plain, snapshot_id=3, parent_id=2, pins={RAW: 6012345678901234567}, settings={"b": ["x", "y"], "a": 1}
@@ -163,8 +161,7 @@ def test_a_publication_keeps_what_it_was_built_from(ledger: Ledger) -> None:
 
 
 def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(ledger: Ledger) -> None:
-    """Scenario: the second day is published, then the first; the first is rolled back to nothing and held, then released, and
-    another table knows an empty day alone. Outcome: the first day stays the first; a day that never held rows is none."""
+    """Outcome: after rollback, hold and release the first day stays the first; a day that never held rows is none."""
     digest, cause = _THREE, Cause.of(CauseKind.DELIVERY)
     empty = SliceRecord(RAW, KEY, Verdict.WAITING)
     later = SliceRecord(TABLE, Slice(NEXT, "10001"), Verdict.PUBLISHED, digest=digest)
@@ -182,8 +179,7 @@ def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(le
 
 
 def test_the_same_bytes_keep_the_moment_of_their_delivery(ledger: Ledger) -> None:
-    """Scenario: a version is recorded, then again under another etag as a load read it from the ledger, then with other bytes.
-    Outcome: only other bytes are a later delivery."""
+    """Outcome: only other bytes are a later delivery, not another etag."""
     batch = BatchKey(Source.REGULAR, "10001", DAY)
     first = DeliveryRecord(batch, "key", "e1", 9, "bytes", 1, 1, 0, 0, None, True)
 

@@ -1,4 +1,4 @@
-"""A ledger of another schema is refused and left alone; one whose creation is killed is created by the next process."""
+"""A ledger of another schema is refused unchanged; one whose creation is killed is created by the next process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from resources.ledger.schema import METADATA, SCHEMA_VERSION
 from resources.ledger.store import Ledger
 
 Rows = dict[str, list[str]]
-"""Table -> its rows as text, in no order that matters."""
+"""Table -> its rows as text, in any order."""
 
 
 @pytest.fixture
 def url(any_ledger: Ledger) -> str:
-    """Where a ledger may be."""
+    """URL of a ledger on each database."""
     return any_ledger.url.replace("postgresql:", "postgresql+psycopg2:")
 
 
@@ -33,7 +33,6 @@ def connected(url: str) -> Iterator[sa.Connection]:
 
 
 def rows_of(url: str) -> Rows:
-    """What the database holds."""
     with connected(url) as connection:
         return {
             name: sorted(
@@ -55,7 +54,7 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_before_write(number: int) -> Iterator[None]:
-    """Ends the process, as it were, before its so manyth writing statement."""
+    """The process ends before its k-th writing statement."""
     left = number
 
     def before(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -73,8 +72,7 @@ def killed_before_write(number: int) -> Iterator[None]:
 
 
 def test_a_ledger_whose_creation_is_killed_is_created_by_the_next_process(url: str) -> None:
-    """Scenario: the process dies before the k-th statement, for some k. Outcome: the next one finds nothing, and
-    makes all of it."""
+    """Outcome: a death before the k-th statement leaves nothing, and the next process makes all of it."""
     for number in (0, 1, 5, len(METADATA.sorted_tables)):
         with pytest.raises(Killed), killed_before_write(number):
             open_ledger(url)

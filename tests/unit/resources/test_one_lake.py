@@ -1,4 +1,4 @@
-"""Warehouse, catalog, ledger and the places of tables are one lake, or nothing above a look goes on; without Spark."""
+"""Warehouse, catalog, ledger and tables' places are one lake, or only looks are allowed; without Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ METADATA = {
 
 
 def _knows(settings: Settings, location: str, metadata: Path, table: Table = TABLE) -> None:
-    """Let the catalog know this table alone, by a metadata file that names this location."""
+    """Let the catalog know this table alone, by a metadata file with this location."""
     metadata.parent.mkdir(parents=True, exist_ok=True)
     metadata.write_text(json.dumps(METADATA | {"location": location}))
     namespace, _, name = table.identifier.rpartition(".")
@@ -64,7 +64,7 @@ def _knows(settings: Settings, location: str, metadata: Path, table: Table = TAB
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A lake whose parts name each other: one table, a catalog, a ledger of its own."""
+    """A lake whose parts name each other: one table, a catalog, its own ledger."""
     place = tmp_path / "production"
     settings = Settings(
         warehouse_url=str(place / "warehouse"), catalog_url=f"sqlite:///{place}/catalog.db", projects=(PROJECT,),
@@ -100,8 +100,7 @@ def _copied(settings: Settings, tmp_path: Path) -> Settings:
 
 
 def test_a_copy_may_be_looked_at_and_nothing_else(settings: Settings, tmp_path: Path) -> None:
-    """Scenario: warehouse, catalog and ledger are copied, and the settings name the copies; then the original is gone, then the
-    copy is linked to where it was. Outcome: one sentence names both places; the link is the remedy."""
+    """Scenario: everything is copied; the original goes. Outcome: one sentence names both places; a link is the remedy."""
     assert _is_one(settings)
     copied = _copied(settings, tmp_path)
     assert _is_one(copied, Purpose.LOOK)
@@ -128,7 +127,7 @@ def test_a_copy_with_a_mark_of_before_is_told_by_its_tables(settings: Settings, 
 
 
 def test_a_table_that_writes_elsewhere_is_found_by_what_its_metadata_says(settings: Settings, tmp_path: Path) -> None:
-    """Scenario: somebody let the catalog name the copied metadata file, which still names the original place."""
+    """Scenario: the catalog names a copied metadata file, which still has the original place."""
     copied = _copied(settings, tmp_path)
     replace(read_mark(copied) or Mark("", ""), place=copied.warehouse_url).write(copied)
     folder = Path(copied.warehouse_url) / TABLE.identifier.replace(".", "/")
@@ -151,7 +150,7 @@ def test_other_spellings_of_one_place_go_on(settings: Settings, tmp_path: Path, 
 
 
 def test_a_folder_of_the_warehouse_may_lie_on_another_disk(settings: Settings, tmp_path: Path) -> None:
-    """Scenario: a namespace is moved to another disk and linked; then all is copied. Outcome: one lake; the copy is none."""
+    """Scenario: a namespace is linked to another disk; then all is copied. Outcome: one lake; the copy is none."""
     folder = Path(settings.warehouse_url) / NAMESPACE
     folder.rename(tmp_path / "disk")
     folder.symlink_to(tmp_path / "disk")
@@ -161,7 +160,7 @@ def test_a_folder_of_the_warehouse_may_lie_on_another_disk(settings: Settings, t
 
 
 def test_a_mark_that_names_no_place_is_completed_whoever_holds_the_ledger(settings: Settings, tmp_path: Path) -> None:
-    """Scenario: a mark of before whose ledger was attached already. Outcome: it is certain for no run, and yellow for doctor."""
+    """Scenario: an older mark with an attached ledger. Outcome: uncertain for every run, and yellow for doctor."""
     (tmp_path / "landing").mkdir()
     replace(read_mark(settings) or Mark("", ""), place=None).write(settings)
     assert not _is_one(settings)
@@ -178,8 +177,7 @@ def test_a_job_under_another_ledger_judges_no_run(settings: Settings, tmp_path: 
 
 
 def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings, tmp_path: Path) -> None:
-    """Scenario: a shell without TIDEMARK_LEDGER_URL, so that the ledger is the empty one of the catalog's database. Outcome: a
-    run and a look are refused with one sentence that names the lake's ledger; commands as well, and doctor says it first."""
+    """Scenario: a shell without TIDEMARK_LEDGER_URL. Outcome: runs and looks are refused, naming the lake's ledger."""
     alone = settings.model_copy(update={"ledger_url": None})
     refusal = (
         rf"catalog.db: is not the ledger of this lake, which .* is {settings.ledger_url}, and nothing .*attach --ledger"
@@ -201,7 +199,7 @@ def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings, t
 
 @pytest.mark.parametrize("name", ["heal", "regular_exports_arrived", "dead_runs"])
 def test_a_sensor_under_another_ledger_starts_no_run(settings: Settings, name: str) -> None:
-    """An empty ledger would let every day look due, and every run at work look dead."""
+    """By an empty ledger every day would be due, and every running load dead."""
     defs = build_defs(settings.model_copy(update={"ledger_url": None}))
     needed = {"clock": Clock(), "landing": LandingStore.from_settings(settings, S3Resource())}
     with (
@@ -229,7 +227,7 @@ def test_the_doctor_compares_marks_and_places_before_all_else(settings: Settings
     assert (light, "belongs to another catalog" in found, "catalog mistyped (" in found) == ("red", True, True)
     light, found = first(settings.model_copy(update={"catalog_name": "other"}))
     assert (light, "does not know" in found) == ("red", True)
-    # Dimensions are tables as well, though no load but theirs creates them.
+    # Dimensions are tables too, though only their own load creates them.
     replace(read_mark(settings) or Mark("", ""), id=ID, catalog=settings.catalog_name).write(settings)
     elsewhere = tmp_path / "elsewhere"
     _knows(settings, f"file:{elsewhere}", elsewhere / "metadata" / "1.metadata.json", OPTIONAL_TABLES[0])
@@ -238,7 +236,7 @@ def test_the_doctor_compares_marks_and_places_before_all_else(settings: Settings
 
 
 def test_a_warehouse_that_cannot_be_read_vouches_for_no_empty_ledger(settings: Settings, tmp_path: Path) -> None:
-    """Scenario: the warehouse is out of reach; then it is there, with a mark that cannot be parsed, and one of before."""
+    """Scenario: an unreachable warehouse; then a mark that cannot be parsed, and an older one."""
     folder = Path(settings.warehouse_url) / "_tidemark"
     empty = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/empty.db"})
     (folder / MARKER).rename(tmp_path / "away")

@@ -1,4 +1,4 @@
-"""What a run records of final and refused days is told, once, to every receiver, whatever becomes of run and receiver."""
+"""Recorded changes and refusals of final days reach every receiver once, despite failures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def a_publication(snapshot_id: int = 11, **changes: Any) -> PublicationRecord:
 
 
 def publish(ledger: Ledger, run_id: str = "run-2", **changes: Any) -> Changes:
-    """Record that a final day was published again, on top of what is on record."""
+    """Record another publication of a final day."""
     read = ledger.slices(REVENUE, None).get(KEY, FINAL)
     record = replace(read, digest=AFTER, file_hash="new", figures={"rows": 2, "revenue": 12.0, "purchases": 3})
     made = Changes(slices=[record], publications=[a_publication(run_id=run_id, **changes)])
@@ -92,7 +92,6 @@ def publish(ledger: Ledger, run_id: str = "run-2", **changes: Any) -> Changes:
 
 
 def told_of(ledger: Ledger) -> list[dict[str, Any]]:
-    """All notices on record."""
     with ledger.engine.connect() as connection:
         return list(connection.execute(sa.select(NOTICES.c.body).order_by(NOTICES.c.number)).scalars())
 
@@ -110,7 +109,7 @@ def listening(ledger: Ledger, *urls: str) -> Settings:
 
 
 def test_a_published_final_day_that_changes_makes_one_notice(any_ledger: Ledger) -> None:
-    """Measures before and after, cause, run and deliveries; recorded again, nothing more."""
+    """Measures before and after, cause, run and deliveries; a repeated record adds nothing."""
     delivered = DeliveryRecord(BATCH, "10001/late.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
     any_ledger.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
     any_ledger.record(Changes(deliveries=[delivered], batch_days={BATCH: {DAY: BatchDay(AFTER)}}), "run-2")
@@ -133,7 +132,7 @@ def test_a_published_final_day_that_changes_makes_one_notice(any_ledger: Ledger)
 
 
 def test_an_exclusion_is_told_with_the_change_that_it_makes(ledger: Ledger) -> None:
-    """What arrived or was excluded before the day was published last is not told again."""
+    """Arrivals and exclusions before the last publication are not repeated."""
     days = {BATCH: {DAY: BatchDay(BEFORE)}}
     delivered = DeliveryRecord(BATCH, "10001/known.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
     ledger.record(Changes(deliveries=[delivered], batch_days=days), "run-1")
@@ -209,8 +208,7 @@ def stand(ledger: Ledger, verdict: Verdict, **changes: Any) -> None:
 
 
 def test_a_refusal_is_told_once_and_its_end_once(any_ledger: Ledger) -> None:
-    """Scenario: a day is refused, waits meanwhile, is refused for the same reason, for another one, accepted, and refused
-    again as at first. Outcome: a notice of each reason, of the end, and of the new refusal; each has its own id."""
+    """Scenario: a day waits, is refused for several reasons, accepted, refused again. Outcome: one notice each."""
     any_ledger.record(Changes(slices=[replace(FINAL, table=EVENTS)]), "run-1")
     refuse(any_ledger, "shrinks by half", "run-2")
     stand(any_ledger, Verdict.WAITING)
@@ -234,7 +232,7 @@ def test_a_refusal_is_told_once_and_its_end_once(any_ledger: Ledger) -> None:
 
 
 def test_refused_deliveries_are_told_by_their_arrival_day(ledger: Ledger) -> None:
-    """Rows of the same day that another batch brought are no end of it."""
+    """Rows of the same day from another batch do not end it."""
     ledger.record(
         Changes(batches=[BatchRecord(BATCH, BatchVerdict.REFUSED, "unreadable objects: 1", "Export it")]), "r1"
     )
@@ -294,8 +292,8 @@ def test_a_receiver_without_the_right_signature_takes_nothing(
 def test_a_receiver_that_is_down_for_a_day_loses_nothing_and_costs_nobody_else(
     ledger: Ledger, webhook: Webhook
 ) -> None:
-    """Scenario: one receiver is away while runs record three changes, another one takes them. Outcome: once it is back it gets
-    all three, in order, and the other one nothing twice; what could not be sent names no path of the address."""
+    """Outcome: once back it gets all three changes in order, and the other nothing twice; no path of its address is
+    logged."""
     with a_webhook() as away:
         url = away.url
     settings = listening(ledger, url, webhook.url)
@@ -345,7 +343,7 @@ def test_a_receiver_that_hangs_is_left_alone_in_time(
     ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "ROUND_SECONDS", 2)
-    # So that only the end of the round, and no single request, can be in time.
+    # So that only the end of the round, not a single request, can be in time.
     monkeypatch.setattr("resources.guarded_http._ATTEMPT_SECONDS", 60)
     settings = listening(ledger, webhook.url)
     publish(ledger)
@@ -406,10 +404,8 @@ def test_many_notices_of_a_run_are_sent_in_parts_and_told_in_few_lines(
 def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
     any_ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a receiver answers 400 to the body of one run, five times with a 500 between, then 404 to the next body once.
-    Outcome: the first is set aside and named with its command, the second is sent by the next round; maintenance keeps what is
-    set aside; it is refused when it is sent again, then taken under the id of its first time; a change of the body in between
-    counts anew."""
+    """Scenario: 400 five times to one run's body, then 404 once to the next. Outcome: the first is set aside with its
+    command, the second goes next; maintenance keeps it; it is taken under its first id; a changed body counts anew."""
     settings = listening(any_ledger, webhook.url)
     place = f"{webhook.url.partition('/services')[0]}/***"
     publish(any_ledger, "run-2", snapshot_id=21)
@@ -458,7 +454,7 @@ def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
 def test_who_is_not_told_is_named_where_people_look(
     ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Status and the page of health name a receiver that fails and notices that go unsigned; a run names the latter once."""
+    """Status and page name a failing receiver and unsigned notices; a run names the latter once."""
     monkeypatch.delenv("TIDEMARK_NOTIFY_SECRET")
     settings = settings_of(ledger, webhook.url).model_copy(update={"projects": ("10001",)})
     place = f"{webhook.url.partition('/services')[0]}/***"
@@ -512,7 +508,7 @@ def test_names_and_reasons_act_on_no_chat_and_addresses_reach_no_log(
 
 
 def test_old_notices_go_once_everybody_was_told_and_refusals_stay(any_ledger: Ledger, webhook: Webhook) -> None:
-    """Numbers are not given twice, so that nobody misses what comes after."""
+    """Numbers are not reused, so later notices are never missed."""
     settings = listening(any_ledger, webhook.url)
     refuse(any_ledger, "shrinks", "run-2")
     publish(any_ledger)
@@ -551,7 +547,7 @@ def test_a_body_is_what_the_documentation_shows(ledger: Ledger, webhook: Webhook
 
 
 def test_the_documented_check_of_a_signature_holds() -> None:
-    """Scenario: the five lines of the documentation see a good request, one of another body, and an old one."""
+    """Scenario: the five documented lines see a good request, one of another body, and an old one."""
     page = (PROJECT_ROOT / "docs" / "operations.md").read_text("utf-8")
     lines = page.split("**Check the signature**", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
     body, now = b'{"text": "x"}', int(time.time())

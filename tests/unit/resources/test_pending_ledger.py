@@ -1,4 +1,4 @@
-"""The ledger of a load in progress answers as one into which the same steps were written, and writes nothing underneath."""
+"""A load's pending ledger answers as if its steps were written, and writes nothing underneath."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ steps = st.builds(
 
 @dataclass(frozen=True)
 class Forgetting:
-    """Which of the deliveries that are on record a step forgets, by their place among them."""
+    """Recorded deliveries that a step forgets, by their index."""
 
     accepted: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
@@ -143,7 +143,7 @@ def _all_deliveries(ledger: Ledger, *, is_accepted: bool) -> list[tuple[Source, 
 
 
 def _as_a_load_makes_it(step: Changes, forgetting: Forgetting, ledger: Ledger) -> Changes:
-    """The step as a load would derive it from the answers of this ledger: what it read is what it names as read."""
+    """The step as a load derives it from this ledger's answers, with its reads."""
     known = {table: ledger.slices(table, None) for table in TABLES}
     read_hash = {(table, key): record.file_hash for table, found in known.items() for key, record in found.items()}
     judged = ledger.batches(PROJECTS, DAYS[0], DAYS[-1])
@@ -169,7 +169,7 @@ def _as_a_load_makes_it(step: Changes, forgetting: Forgetting, ledger: Ledger) -
 
 
 def _answers(ledger: Ledger) -> dict[Any, Any]:
-    """Every question about what a load changes, of all there is and of a part of it."""
+    """Every question about a load's changes, of everything and of a part."""
     asked: dict[Any, Any] = {}
     reaches = [PROJECTS, PROJECTS[:1]]
     for of, (first, last) in product(reaches, RANGES):
@@ -192,7 +192,7 @@ def _answers(ledger: Ledger) -> dict[Any, Any]:
             asked["slices", table, of, wanted] = ledger.slices(table, of, wanted)
         for of, wanted in product(reaches, (DAYS, DAYS[1:2])):
             found = ledger.publications(table, of, wanted)
-            # Number and moment are given where it is written.
+            # Number and moment are given when it is written.
             asked["publications_of", table, of, wanted] = [replace(one, number=0, published_at="") for one in found]
     return asked
 
@@ -205,9 +205,8 @@ def _answers(ledger: Ledger) -> dict[Any, Any]:
 def test_it_answers_as_a_ledger_with_the_same_steps(
     ledgers: tuple[Ledger, Ledger], before: list[tuple[Changes, Forgetting]], own: list[tuple[Changes, Forgetting]]
 ) -> None:
-    """Scenario: random steps of former runs on record, then random steps of a load, each made of what the ledger answers by
-    then. Outcome: every question has the answer of a ledger into which they were written one after another; the ledger underneath
-    holds what it held, byte for byte."""
+    """Scenario: random steps of former runs on record, then of a load, each made of the present answers.
+    Outcome: every answer is that of a ledger with all steps written; the one underneath is unchanged byte for byte."""
     under, written = ledgers
     for ledger in ledgers:
         _wipe(ledger)
@@ -229,8 +228,7 @@ def test_it_answers_as_a_ledger_with_the_same_steps(
 def test_a_sketch_of_lateness_is_written_where_only_the_first_of_two_steps_measured_it(
     ledgers: tuple[Ledger, Ledger],
 ) -> None:
-    """Scenario: a step measures how late rows came, a later one of the same load replaces the batch by the same rows unmeasured.
-    Outcome: written one after another, the sketch is there."""
+    """Scenario: a second step replaces a measured batch by equal, unmeasured rows. Outcome: the sketch stays."""
     _, written = ledgers
     _wipe(written)
     batch, sketch = BatchKey(Source.REGULAR, PROJECTS[0], DAYS[0]), LatenessSketch({7: 8}, 0, 20, 21)

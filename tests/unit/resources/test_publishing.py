@@ -1,4 +1,4 @@
-"""What a publish does without Spark: pointers of the catalog, conditions on records, names of published snapshots, cuts."""
+"""A publish without Spark: catalog pointers, conditions on records, names of published snapshots, cuts."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ CREATE TABLE iceberg_tables (catalog_name VARCHAR(255) NOT NULL, table_namespace
 table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000),
 iceberg_type VARCHAR(5), PRIMARY KEY (catalog_name, table_namespace, table_name))
 """
-"""As Iceberg's JdbcCatalog makes it; tests/spark/test_iceberg_api.py compares."""
+"""Iceberg's JdbcCatalog tables; tests/spark/test_iceberg_api.py compares."""
 
 
 @pytest.fixture
 def catalog(any_ledger: Ledger) -> Ledger:
-    """A ledger in the database of a catalog that knows both tables, and one of the same name in another catalog."""
+    """A ledger in the database of a catalog that knows both tables, and a namesake in another catalog."""
     with any_ledger.transaction() as connection:
         connection.exec_driver_sql(_ICEBERG_TABLES)
         for name, table in [(CATALOG, one) for one in TABLES] + [("other", EVENT_COUNTS)]:
@@ -88,12 +88,8 @@ def _prepared(table: Table, before: str = "1.json", after: str = "2.json") -> Pr
     return Prepared(table, Published(2, 1, {}), before, after)
 
 
-# -- pointers ----------------------------------------------------------------------------------------------------
-
-
 def test_pointers_are_swapped_together_or_stay(catalog: Ledger) -> None:
-    """Scenario: both pointers are swapped; then one of two is not where it was; then the tables of a catalog that lacks one.
-    Outcome: rows of this catalog alone name both files; a conflict that names the table leaves all as it was."""
+    """Outcome: this catalog's rows name both files; a pointer elsewhere or a missing row is a conflict without a change."""
     with catalog.transaction() as connection:
         assert lock_pointers(connection, CATALOG, TABLES) == {table.key: "1.json" for table in TABLES}
         assert lock_pointers(connection, CATALOG, ()) == {}
@@ -115,8 +111,7 @@ def test_pointers_are_swapped_together_or_stay(catalog: Ledger) -> None:
 
 
 def test_another_writer_waits_for_the_end_of_the_transaction(catalog: Ledger) -> None:
-    """Scenario: a second connection, as Iceberg's catalog has one, moves a pointer by comparison while the first one holds both
-    and swaps them. Outcome: it does not get through before the end, and finds that its base is gone."""
+    """Outcome: a second connection's comparison waits for the transaction, and finds its base gone."""
     moved: list[int] = []
     is_begun = threading.Event()
     statement = sa.text(
@@ -138,7 +133,7 @@ def test_another_writer_waits_for_the_end_of_the_transaction(catalog: Ledger) ->
         lock_pointers(connection, CATALOG, TABLES)
         writer.start()
         assert is_begun.wait(30)
-        # It cannot come to its end, however long it is waited for; a short while lets it begin to wait.
+        # It cannot end however long one waits; a short while lets it begin to wait.
         writer.join(0.2)
         assert moved == []
         swap_pointers(connection, CATALOG, [_prepared(table) for table in TABLES])
@@ -152,8 +147,6 @@ def test_a_transaction_that_cannot_begin_is_told_as_ours(ledger: Ledger) -> None
     with pytest.raises(LedgerUnavailableError, match="out of reach"), ledger.transaction() as connection:
         lock_pointers(connection, CATALOG, TABLES)
 
-
-# -- one database ------------------------------------------------------------------------------------------------
 
 PG = "postgresql://me:secret@host:5432/lake"
 
@@ -203,17 +196,13 @@ def test_the_promise_follows_from_the_places(tmp_path: Path) -> None:
     assert "one transaction" in promise_of(settings).sentence
 
 
-# -- records -----------------------------------------------------------------------------------------------------
-
-
 def _publication(snapshot_id: int, parent_id: int, pins: dict[str, int] | None) -> PublicationRecord:
     cause = Cause.of(CauseKind.DELIVERY)
     return PublicationRecord(COUNTS, KEY, snapshot_id, parent_id, EMPTY, MINE.digest, cause, "own", pins=pins)
 
 
 def test_records_name_what_readers_find() -> None:
-    """Scenario: a step's records name staged snapshots. Outcome: its own snapshots and parent are those of main; pins change
-    where they name a staged snapshot, and stay where they name one of main, or a table that is not published."""
+    """Outcome: snapshots and parent are main's; pins change where they name a staged snapshot of a published table."""
     published = {COUNTS: Published(50, 40, {}), REFINED: Published(51, 41, {})}
     stand_ins = {COUNTS: frozenset({5}), REFINED: frozenset({6, 7}), RAW: frozenset({8})}
     step = Changes(
@@ -237,7 +226,7 @@ def test_records_name_what_readers_find() -> None:
     assert named.head == (COUNTS, 50, 40)
     assert named.slices == step.slices
 
-    # A step without a publish of its own keeps its snapshots and its head; what it was built from may be published.
+    # A step without a publish of its own keeps snapshots and head; its inputs may be published.
     apart = naming_published(step, "aggregates/daily_revenue", published, stand_ins)
     assert apart.head == step.head
     assert [(one.snapshot_id, one.parent_id) for one in apart.publications] == [(5, 4)] * 4
@@ -246,9 +235,8 @@ def test_records_name_what_readers_find() -> None:
 
 
 def test_a_cut_is_kept_for_each_publish_that_moved_a_table(ledger: Ledger) -> None:
-    """Scenario: heads move, move not, one is doubted, another table moves, one moves. Outcome: a row for each new set of
-    snapshots, in their order, with the run; they are what main shows: what a publish says of its own tables, also of one whose
-    head is doubted since another writer came before, and of quarantine, which has no head; exact to the last digit."""
+    """Scenario: heads move, stay, are doubted. Outcome: a row for each new set of main's snapshots, in order, with the
+    run; also for a doubted head and for quarantine, which has none; exact to the last digit."""
     large = 6_012_345_678_901_234_567
 
     def cut(run_id: str, *heads: tuple[str, int, int | None], quarantine: int | None = None) -> dict[str, int]:
@@ -262,7 +250,7 @@ def test_a_cut_is_kept_for_each_publish_that_moved_a_table(ledger: Ledger) -> No
 
     assert cut("first", (RAW, large, None), (REFINED, 2, None)) == {RAW: large, REFINED: 2}
     assert cut("nothing moved") == {RAW: large, REFINED: 2}
-    # Another writer committed in between: the ledger doubts its head, and main shows what was published on top.
+    # Another writer committed in between: the ledger doubts its head, and main shows the publish on top.
     assert cut("on theirs", (REFINED, 9, 8)) == {RAW: large, REFINED: 9}
     assert ledger.head(REFINED) == Head(2, is_trusted=False)
     assert cut("raw alone", (RAW, large + 1, large), quarantine=5) == {RAW: large + 1, REFINED: 9, QUARANTINE.key: 5}
@@ -277,11 +265,8 @@ def test_a_cut_is_kept_for_each_publish_that_moved_a_table(ledger: Ledger) -> No
     ]
 
 
-# -- what is asked and written with a publish ----------------------------------------------------------------------
-
-
 class Recorded:
-    """Something alongside a publish, which keeps when it was asked and written, and may refuse."""
+    """A companion of a publish that records its calls and may refuse."""
 
     def __init__(self, told: list[str]) -> None:
         self.told, self.is_taken = told, False
@@ -296,7 +281,7 @@ class Recorded:
 
 
 class Changing:
-    """The lakehouse's part, played: it tells of commits alone."""
+    """A fake lakehouse that reports commits alone."""
 
     catalog_name = CATALOG
 
@@ -332,7 +317,7 @@ def _request(alongside: Recorded | None = None, **more: Any) -> PublishRequest:
 
 
 def test_snapshots_that_are_shown_together_name_each_other_and_no_table_without_one() -> None:
-    """An empty change makes no snapshot, so that nobody could tell its table from one that lacks it."""
+    """An empty change makes no snapshot, so its table would look like one that lacks it."""
     request = _request()
     same = replace(request.tables[0], files=LiveFiles({"a": None}), former=LiveFiles({"a": None}))
     together = replace(request, tables=[same, *request.tables[1:]]).together
@@ -358,8 +343,7 @@ COMMITS = [f"committed {table.key}" for table in TABLES]
 def test_what_else_a_publish_is_about_is_asked_before_a_table_changes(
     catalog: Ledger, publisher: Any, expected: list[str], refused: list[str]
 ) -> None:
-    """Scenario: a publish is about something more, which another run took over; then it is the run's own. Outcome: by whatever
-    promise nothing is published and recorded then, at the first try; else it is written, last of what the ledger is told."""
+    """Outcome: a companion that another run took over prevents publish and record; otherwise it is written last."""
     told: list[str] = []
     alongside = Recorded(told)
     alongside.is_taken = True
@@ -378,8 +362,7 @@ def test_what_else_a_publish_is_about_is_asked_before_a_table_changes(
 @pytest.mark.parametrize("publisher", [OneTransaction, TablesTogether, TableByTable])
 @pytest.mark.parametrize("any_ledger", ["sqlite"], indirect=True)
 def test_what_moved_or_was_decided_meanwhile_changes_no_table(catalog: Ledger, publisher: Any) -> None:
-    """Scenario: an input is another one by now; a person excludes an object of a batch that is loaded; an input is what the
-    publish makes it. Outcome: by whatever promise the first two are conflicts, before any table changes; the third is none."""
+    """Outcome: a moved input and an exclusion are conflicts before any table changes; the publish's own input is none."""
     told: list[str] = []
     with pytest.raises(SliceConflictError, match="while slices were built from it"):
         publisher(Changing(told), catalog).publish(_request(rests_on={(REFINED, KEY): MINE.digest}))
@@ -394,11 +377,8 @@ def test_what_moved_or_was_decided_meanwhile_changes_no_table(catalog: Ledger, p
     assert catalog.slices(COUNTS, None)[KEY].file_hash == "mine"
 
 
-# -- conditions --------------------------------------------------------------------------------------------------
-
-
 def _conflict(ledger: Ledger, ask: Any) -> frozenset[tuple[str, Slice]]:
-    """The slices that it was lost for; none where it passes. Nothing is written in either case by what refuses."""
+    """The slices of the conflict, none where it passes. Refused publishes write nothing."""
     try:
         with ledger.transaction() as connection:
             ask(connection)
@@ -415,7 +395,7 @@ def test_inputs_must_be_what_slices_were_built_from(ledger: Ledger) -> None:
         return _conflict(ledger, lambda connection: require_inputs(connection, inputs))
 
     assert lost() == frozenset()
-    # What nobody recorded is empty.
+    # A slice without a record is empty.
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(2, 2, 2)), c=(FAR, EMPTY)) == frozenset()
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(3, 3, 3))) == {(REFINED, NEXT)}
     assert lost(a=(KEY, EMPTY), b=(FAR, MINE.digest)) == {(REFINED, KEY), (REFINED, FAR)}
@@ -431,7 +411,7 @@ def test_nothing_is_published_that_a_person_holds(ledger: Ledger) -> None:
     def lost(*slices: tuple[str, Slice]) -> frozenset[tuple[str, Slice]]:
         return _conflict(ledger, lambda connection: require_not_held(connection, slices))
 
-    # The same slice of another table, and one between two that are held.
+    # The same slice of another table, and one between two held ones.
     assert lost((COUNTS, KEY), (REFINED, NEXT)) == frozenset()
     assert lost((REFINED, KEY), (REFINED, NEXT), (COUNTS, KEY)) == {(REFINED, KEY)}
     ledger.interventions.release({REFINED: [KEY]}, "done", "person")
@@ -439,8 +419,7 @@ def test_nothing_is_published_that_a_person_holds(ledger: Ledger) -> None:
 
 
 def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger) -> None:
-    """Scenario: a load decided on slices as it read them. Outcome: another run's row of a derived slice is a conflict that names
-    it, with nothing written; so is one that a person holds by now; a row of raw, which its batches guard, is left alone."""
+    """Outcome: another run's row of a derived slice, or a hold, is a conflict; a row of raw is guarded by its batches."""
     read = replace(MINE, file_hash="next", digest=Digest(4, 4, 4))
     both = Changes(slices=[replace(read, key=NEXT), replace(read, read_hash="mine")])
 
@@ -459,7 +438,7 @@ def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger
     ):
         LedgerWriting(connection).record(late, "late", is_strict=True)
     assert FAR not in ledger.slices(REFINED, None)
-    # Maintenance joins files: the row stays that of the run which published the slice, and that run did nothing since.
+    # Maintenance joins files: the row stays its publisher's, which did nothing since.
     ledger.record(Changes(rewritten={(REFINED, KEY): ("next", "joined")}), "maintenance")
     for stale in (replace(read, read_hash="next"), replace(read, read_hash="next", verdict=Verdict.REFUSED)):
         with (

@@ -1,4 +1,4 @@
-"""Rebuilds on record: one for the same days at a time, one run at work on it, and slices that come back as they were written."""
+"""Rebuilds on record: one for the same days, one run at work on it, and slices that round-trip."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ def asked(first: date = DAY, last: date = DAY, *tables: str, run_id: str = "run-
 
 
 def test_the_same_days_are_rebuilt_once_at_a_time(ledger: Ledger) -> None:
-    """Scenario: a rebuild is open; the same is asked for, then one of other tables, of other days, of a day of its own in one of
-    its tables, and that again once it is answered. Outcome: it is gone on with; two more begin; refused with the command that
-    answers it; begun, with a number that no other had."""
+    """Outcome: the same request continues, disjoint ones begin, an overlapping one is refused with the command that
+    answers it."""
     begun = ledger.rebuilds.begin(asked(DAY, DAY + timedelta(days=3)))
     again = ledger.rebuilds.begin(asked(DAY, DAY + timedelta(days=3), COUNTS, REFINED, run_id="run-2"))
     assert again == begun
@@ -59,8 +58,7 @@ def test_the_same_days_are_rebuilt_once_at_a_time(ledger: Ledger) -> None:
 
 
 def test_who_was_overtaken_writes_nothing(ledger: Ledger) -> None:
-    """Scenario: a run takes a rebuild over from one that was thought dead, and a third one comes too late. Outcome: the second
-    alone writes; the others are told so, and nothing of theirs is on record."""
+    """Outcome: only the second run writes; the overtaken and the late one are refused, without a record."""
     begun = ledger.rebuilds.begin(asked())
     second = ledger.rebuilds.claim(begun, "run-2")
     with pytest.raises(PublishConflictError, match="another run works on it by now"):
@@ -78,8 +76,7 @@ def test_who_was_overtaken_writes_nothing(ledger: Ledger) -> None:
 
 
 def test_a_swap_is_written_by_the_run_that_has_the_rebuild_and_by_no_other(ledger: Ledger) -> None:
-    """Scenario: a swap pauses; another run takes the rebuild over, and abandons it; a second one is answered by the same run, a
-    third one by nobody. Outcome: the first two are told so and write nothing, the third is swapped, once."""
+    """Outcome: the swaps of a rebuild taken over and of an answered one write nothing; the third is swapped once."""
 
     def swapped(rebuild: RebuildRecord) -> None:
         with ledger.transaction() as connection:
@@ -126,8 +123,7 @@ def test_a_slice_comes_back_as_it_was_written(ledger: Ledger) -> None:
 
 
 def test_what_was_reported_stays_while_a_slice_is_made_again(ledger: Ledger) -> None:
-    """Scenario: a slice is reported and made again twice, another is made later; then another report. Outcome: the first report
-    stays on record until the other, which is of both; who was overtaken reports nothing."""
+    """Outcome: the first report stays until the other, which has both; an overtaken run reports nothing."""
     begun = ledger.rebuilds.begin(asked())
     first, second = (
         RebuiltSlice(

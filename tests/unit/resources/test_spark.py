@@ -1,4 +1,4 @@
-"""The configuration of the session and of the Iceberg catalog, from the settings."""
+"""The session's and the Iceberg catalog's configuration from the settings."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
     ],
 )
 def test_the_catalog_is_where_the_url_says(url: str, jdbc: str, told: dict[str, str], tmp_path: Path) -> None:
-    """Scenario: a catalog on a server that wants TLS and a password, one that does not, one in a file. Outcome: the JVM is told
-    all of it, and the password never as a part of the address, which errors and logs repeat; no server hangs it for ever."""
+    """Outcome: the JVM gets TLS and timeouts, and the password never in the address, which errors and logs repeat."""
     settings = Settings(catalog_url=url, warehouse_url=f"file://{tmp_path}", catalog_name="lake")
 
     config = catalog_config(settings)
@@ -50,8 +49,7 @@ def test_the_catalog_is_where_the_url_says(url: str, jdbc: str, told: dict[str, 
 
 
 def test_a_rest_catalog_is_where_its_address_says(tmp_path: Path) -> None:
-    """Scenario: a catalog that is asked over HTTP. Outcome: nothing of a database is told to the JVM, the address is, and where
-    files lie; it is the same for a bucket."""
+    """Outcome: the JVM gets no database, but the address and the warehouse; likewise for a bucket."""
     for warehouse in (f"file://{tmp_path}", "s3://lake/tidemark"):
         settings = Settings(
             catalog_url="https://catalog.internal/api", ledger_url="sqlite:////data/ledger.db", warehouse_url=warehouse
@@ -65,8 +63,7 @@ def test_a_rest_catalog_is_where_its_address_says(tmp_path: Path) -> None:
 
 
 def test_a_person_knows_better_of_a_rest_catalog_alone() -> None:
-    """Scenario: a REST catalog and a database, of which Spark's settings say the kind, the warehouse, a header; those of another
-    catalog stand beside. Outcome: a person's values win for REST; a database keeps ours, and gets what we leave open."""
+    """Outcome: an operator's values win for REST; a database keeps ours, and gets the remaining ones."""
     prefix, rest, database = "spark.sql.catalog.lake", "https://catalog.internal/api", "sqlite:////data/catalog.db"
     theirs = {prefix: "acme.Catalog", f"{prefix}.warehouse": "analytics", f"{prefix}.header.X-Tenant": "acme"}
     for url, wins in ((rest, True), (database, False)):
@@ -115,15 +112,14 @@ def test_what_is_no_rest_catalog_is_refused_by_name(
     ],
 )
 def test_workers_elsewhere_can_reach_the_driver(master: str, config: dict[str, str], host: str | None) -> None:
-    """Scenario: one machine, and clusters. Outcome: the driver listens for itself alone on one machine only."""
+    """Outcome: only on one machine the driver listens for itself alone."""
     found = engine_config(Settings(spark_master=master, spark_config=config))
     assert found.get("spark.driver.host") == host
     assert ("spark.driver.bindAddress" in found) == master.startswith("local")
 
 
 def test_jars_lie_where_an_archive_of_classes_can_hold_them(tmp_path: Path) -> None:
-    """Scenario: one process with an archive beside its jars, without one, with jars and a class path of a person; a cluster.
-    Outcome: in one process the jars are on the class path and theirs follow; a cluster is brought the jars as ever."""
+    """Outcome: in one process the jars are on the class path, an operator's follow; a cluster is sent the jars."""
     for jar in JARS:
         (tmp_path / jar.file_name).touch()
     ours = [str(tmp_path / jar.file_name) for jar in JARS]
@@ -160,8 +156,7 @@ def test_an_archive_of_classes_that_others_may_write_is_not_given_to_a_jvm(tmp_p
 
 
 def test_nothing_that_a_person_sets_moves_the_zone() -> None:
-    """Scenario: options of their own for the JVMs, another zone among them, and another zone of the session.
-    Outcome: their options are kept, and UTC is said last."""
+    """Outcome: an operator's JVM options are kept, and UTC comes last."""
     theirs = {
         "spark.driver.extraJavaOptions": "-Xss8m -Duser.timezone=America/New_York",
         "spark.executor.defaultJavaOptions": "-Dhttps.proxyHost=proxy",
@@ -171,15 +166,14 @@ def test_nothing_that_a_person_sets_moves_the_zone() -> None:
     assert found["spark.driver.extraJavaOptions"] == "-Xss8m -Duser.timezone=America/New_York -Duser.timezone=UTC"
     assert found["spark.driver.defaultJavaOptions"] == f"{jvm_options(default_jars_dir())} -Duser.timezone=UTC".strip()
     assert found["spark.executor.defaultJavaOptions"] == "-Dhttps.proxyHost=proxy -Duser.timezone=UTC"
-    # Spark's defaults file may hold them, which any value here would hide.
+    # Spark's defaults file may hold them, and any value here would hide these.
     assert "spark.executor.extraJavaOptions" not in found
     assert found["spark.sql.session.timeZone"] == "UTC"
 
 
 @pytest.mark.parametrize("config", [{}, {"spark.hadoop.fs.s3a.secret.key": "kept"}])
 def test_without_java_the_engine_says_so(config: dict[str, str], tmp_path: Path) -> None:
-    """Scenario: a machine without Java, with and without a secret among Spark's settings. Outcome: one sentence instead of a
-    gateway that exited."""
+    """Outcome: without Java, one sentence instead of an exited gateway, also with a secret among Spark's settings."""
     program = (
         "from pipeline_assets.domain.errors import EngineError\n"
         "from pipeline_assets.domain.settings import Settings\n"

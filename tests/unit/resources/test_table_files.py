@@ -1,4 +1,4 @@
-"""The files of a slice in metadata, and the delete files of other programs among them."""
+"""A slice's files in metadata, with other programs' delete files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from resources.iceberg.upkeep import is_written
 
 
 def test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone() -> None:
-    """The ledger believes its rows only while live files are the recorded ones, and a delete file changes what readers see."""
+    """The ledger trusts its rows only while live files are the recorded ones, and a delete file changes the rows."""
     alone = SliceFiles(frozenset({"a", "b"}), 30)
     hidden = replace(alone, deletes=frozenset({"d"}))
     assert hidden.file_hash != alone.file_hash
@@ -38,7 +38,7 @@ def test_the_cause_of_rows_that_came_back_is_read_back_with_its_number() -> None
 
 @pytest.mark.parametrize("partition", ["PartitionData{}", "PartitionData{event_date=20486}"])
 def test_a_file_that_another_program_wrote_without_our_partitions_is_named(partition: str) -> None:
-    """Another program took a field out of the table's partitions and wrote. Outcome: one sentence with the file."""
+    """Scenario: another program removed a partition field and wrote. Outcome: one sentence with the file."""
     file = SimpleNamespace(
         partition=lambda: SimpleNamespace(toString=lambda: partition), location=lambda: "s3://b/f.parquet"
     )

@@ -1,4 +1,4 @@
-"""A step gives the same results and the same errors wherever it runs; and it runs in this process only where it may."""
+"""A step gives equal results and errors wherever it runs, and runs here only where allowed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def some_tasks(spark: Any, new_bytes: int = LOCAL_BYTES, **settings: Any) -> Tas
 
 
 def both(spark: Any) -> tuple[Tasks, Tasks]:
-    """Tasks that run here, and tasks that Spark runs."""
     return some_tasks(spark), some_tasks(spark, local_bytes=0)
 
 
@@ -46,7 +45,7 @@ def process_of(group: Sequence[Any]) -> tuple[int, list[Any]]:
 
 
 def is_here(tasks: Tasks, groups: Sequence[Sequence[Any]], read_bytes: int = 0) -> bool:
-    """Whether the groups ran in this process; their results are theirs, in order, in any case."""
+    """Whether the groups ran in this process; asserts their results in order."""
     found = tasks.run(process_of, groups, read_bytes=read_bytes)
     assert [given for _, given in found] == [list(group) for group in groups]
     (is_here,) = {pid == os.getpid() for pid, _ in found}
@@ -65,7 +64,7 @@ def test_a_step_runs_here_where_there_is_little_to_do(spark: Any) -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_many_files_are_opened_side_by_side(spark: Any, count: int) -> None:
-    """However few groups they are in."""
+    """In any number of groups."""
     tasks = some_tasks(spark, 0)
     most, more = ([list(range(items))[at::count] for at in range(count)] for items in (64, 65))
     assert is_here(tasks, most)
@@ -84,7 +83,7 @@ def task_of(_: Sequence[Any]) -> int:
 def test_a_step_has_few_tasks_where_there_is_little_to_do(
     spark: Any, items: int, read_bytes: int, new_bytes: int, tasks: int
 ) -> None:
-    """Each group is a call of its own in any case; what little is depends on bytes and on files to open."""
+    """Each group is a separate call anyway; bytes and files to open decide."""
     groups = [list(range(items))[at::4] for at in range(4)]
     found = some_tasks(spark, new_bytes, local_bytes=0).run(task_of, groups, read_bytes=read_bytes)
     assert (len(found), set(found)) == (4, set(range(tasks)))
@@ -122,8 +121,6 @@ def test_groups_have_about_the_same_weight_and_keep_the_order(spark: Any) -> Non
 
 @dataclass(frozen=True)
 class Failing:
-    """A function that fails in its own way."""
-
     kind: type[Exception]
     said: tuple[str, ...] = ()
 
@@ -133,7 +130,7 @@ class Failing:
 
 @pytest.mark.parametrize("kind", [LakehouseError, ObjectMovedError, DiskFullError, ReadTwiceError])
 def test_an_error_of_ours_is_itself_wherever_it_is_raised(spark: Any, kind: type[TidemarkError]) -> None:
-    """Outcome: its kind, below whichever other kind, and what it says."""
+    """Outcome: kind, base kind and message."""
     error = kind("a", "was overwritten\nmeanwhile", "Load again")
     for tasks in both(spark):
         with pytest.raises(TidemarkError) as failure:
@@ -149,7 +146,7 @@ def test_another_error_is_not_hidden(spark: Any) -> None:
 
 
 def bounded(group: Sequence[int]) -> tuple[int, list[int]]:
-    """Gives back what is more than may be in the driving process."""
+    """Gives back groups beyond the driving process's bound."""
     for size in group:
         if size > most_text_bytes(1 << 40):
             require_room(1 << 40)

@@ -1,4 +1,4 @@
-"""What workers of a cluster are sent, what of them is compared, and what is said of those that cannot run tasks."""
+"""Code for a cluster's workers, its comparison, and messages about unfit workers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TASKS = (
     "resources.spark.tasks",
     "resources.spark.worker_daemon",
 )
-"""Modules whose functions run in workers, and what these are given."""
+"""Modules whose functions and arguments go to workers."""
 _LOST = (
     "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent "
     "failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 0): "
@@ -55,18 +55,17 @@ _LOST = (
 
 
 def sent(**settings: object) -> Shipped:
-    """What a cluster is sent with these settings."""
+    """Archives that a cluster is sent with these settings."""
     places = {"landing_url": "s3://bucket/a", "warehouse_url": "s3://bucket/b", "spark_master": "spark://host:7077"}
     return shipped(Settings(**{**places, **settings}), {})
 
 
 def modules_in(content: bytes) -> set[str]:
-    """Names of an archive's files."""
     return {name for name in zipfile.ZipFile(BytesIO(content)).namelist() if not name.endswith("/")}
 
 
 def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str]:
-    """Whether the Python of an executor begins, started as Spark does in the folder that its files come to; and what it says."""
+    """Whether an executor's Python starts in the folder of its files, and its output."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
     told = {"PYTHONPATH": archive.name} | ({VARIABLE: expected} if expected is not None else {})
     done = subprocess.run(
@@ -78,13 +77,12 @@ def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str
         check=False,
         timeout=120,
     )
-    # A port, in four bytes, is the first that it says; it ends with its empty input.
+    # Its first output is a port in four bytes; it ends with its empty input.
     return len(done.stdout) == 4, done.stderr.decode()
 
 
 def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: sent twice; then with a table of a user's own, whose package has data beside it, and what is hidden; after a
-    change of it. Outcome: a name for each content; modules of ours, all of theirs, nothing hidden, no bytecode."""
+    """Outcome: a name for each content; our modules and all of a user's package, nothing hidden, no bytecode."""
     first, again = sent(), sent()
     assert (first.name, first.content) == (again.name, again.content)
     names = modules_in(first.content)
@@ -100,13 +98,13 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
     theirs = sent(extra_aggregates=("acme_tables.cities:CITIES",))
     added = modules_in(theirs.content) - names
     assert added == {f"acme_tables/{name}" for name in inside}
-    # A digest is of the content, whether that lies in folders or in an archive, which order names in their own ways.
+    # The digest covers content, whether in folders or in an archive.
     with zipfile.ZipFile(BytesIO(theirs.content)) as packed:
         expected = decoded(theirs.config[f"spark.executorEnv.{VARIABLE}"])["code of acme_tables"]
         assert (
             digest_of((name, packed.read(name)) for name in packed.namelist() if name.startswith("acme_")) == expected
         )
-    # Nor is what stays behind a difference, where a worker has the package installed.
+    # Files that are not sent make no difference, where a worker has the package installed.
     (package / ".git" / "hooks" / "hook.py").write_text("x = 2\n")
     assert sent(extra_dimensions=("acme_tables.cities:CITIES",)).config == theirs.config
     (package / "cities.py").write_text("x = 2\n")
@@ -119,8 +117,7 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
 def test_folders_without_an_init_file_are_found_in_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package_file: str
 ) -> None:
-    """Scenario: a user's package with a subfolder that has no `__init__.py`, or which has none itself; a worker has an older copy
-    installed. Outcome: the archive's modules are imported, and compare equal to the driver's."""
+    """Outcome: the archive's modules win over an older installed copy, and equal the driver's."""
     for where in ("driver", "worker"):
         (tmp_path / where / "acme" / "cities").mkdir(parents=True)
         for name in (package_file, "cities/of_france.py", f"only_of_{where}.py"):
@@ -134,7 +131,7 @@ def test_folders_without_an_init_file_are_found_in_the_archive(
         "from acme.cities import of_france; from resources.spark.worker_daemon import digest_of, files_of;"
         "print(of_france.PLACE, digest_of(files_of('acme')))"
     )
-    # Without what is installed: Python, and what a worker's variables say.
+    # Without installed packages: Python, and a worker's variables.
     path = f"{archive}:{tmp_path / 'worker'}"
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True, check=False
@@ -167,8 +164,7 @@ def test_folders_of_code_that_a_user_names_come_after() -> None:
 
 
 def test_what_is_expected_passes_through_the_shell_that_starts_a_container() -> None:
-    """Scenario: YARN writes variables of executors into a script, in quotation marks; bash ends at the first failure.
-    Outcome: what arrives is what the driver has."""
+    """YARN writes executors' variables into a bash script in quotation marks. Outcome: they arrive unchanged."""
     value = sent().config[f"spark.executorEnv.{VARIABLE}"]
     script = f'set -o pipefail -e\nexport {VARIABLE}="{value}"\nprintenv {VARIABLE}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
@@ -177,8 +173,7 @@ def test_what_is_expected_passes_through_the_shell_that_starts_a_container() -> 
 
 
 def test_all_packages_that_tasks_import_are_compared() -> None:
-    """Scenario: what workers share and the modules of tasks are imported. Outcome: what they bring is compared, but for what
-    others bring with them."""
+    """Outcome: packages that the tasks' modules import are compared, except those that others bring."""
     modules = (*SHARED, *TASKS)
     program = f"import sys\nfor name in {modules!r}: __import__(name)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -191,8 +186,7 @@ def test_all_packages_that_tasks_import_are_compared() -> None:
 
 
 def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
-    """Scenario: the Python of an executor, with the archive alone: as the driver expects; another msgspec, other code,
-    another Python, or a package that nobody has. Outcome: the first begins; the others end with what differs."""
+    """Outcome: an executor's Python starts with the driver's versions, and otherwise ends with the difference."""
     code = sent()
     assert code.name is not None
     archive = tmp_path / code.name
@@ -243,7 +237,7 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
     ],
 )
 def test_what_spark_says_of_a_worker_is_told_in_one_sentence(text: str, said: str | None) -> None:
-    """Scenario: failures of Spark as a cluster reported them. Outcome: those of a worker's Python name host and reason."""
+    """Scenario: failures that clusters reported. Outcome: those of a worker's Python name host and reason."""
     error = unfit_worker(_LOST + text)
     assert (error is None) == (said is None)
     if said is not None:
@@ -251,8 +245,7 @@ def test_what_spark_says_of_a_worker_is_told_in_one_sentence(text: str, said: st
 
 
 def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
-    """Scenario: the first attempt of a task fails, because the worker has no Python or another package, or because its
-    executor is lost; the second succeeds elsewhere. Outcome: the error, though the job succeeds; a lost executor is none."""
+    """Outcome: an unfit worker's failed attempt is an error though the job succeeds; a lost executor is none."""
     program = 'Cannot run program "/opt/python": error=2\n\tat org.apache.spark.api.python.PythonWorkerFactory'
     other = 'tidemark-worker {"host": "ip-10-0-0-7", "what": "msgspec", "here": "0.22.0", "there": "0.1.0"}\n'
     fit, lost = Attempt("0", "10.0.0.6", None), "ExecutorLostFailure (executor 1 exited unrelated to the running tasks)"
@@ -265,14 +258,13 @@ def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
         assert (unfit is None) == (said is None)
         assert str(unfit).startswith(str(said))
         assert unfit is None or unfit.hint.endswith("; nothing was read or written")
-    # In the middle of a load nobody knows.
+    # In mid-load its host is unknown.
     for failure in (program, other):
         assert "nothing was" not in str(unfit_worker(failure))
 
 
 def test_executors_that_are_asked_for_at_once_are_waited_for() -> None:
-    """Scenario: a standalone cluster, also with executors on demand; other clusters; one machine; a person's own patience.
-    Outcome: a session waits for the cores it may have where Spark would not, unless these come when there is work."""
+    """Outcome: a session waits for its cores where Spark would not, except with executors on demand."""
     ratio, patience = "spark.scheduler.minRegisteredResourcesRatio", "spark.scheduler.maxRegisteredResourcesWaitingTime"
     assert set(waiting_for_workers("spark://host:7077", {})) == {ratio, patience}
     for master in ("yarn", "k8s://https://host:6443", "local[2]"):
@@ -283,14 +275,11 @@ def test_executors_that_are_asked_for_at_once_are_waited_for() -> None:
 
 
 def test_a_worker_that_comes_later_is_named_as_well() -> None:
-    """Scenario: in the middle of a load the failure of a worker's Python comes up, from within another one. Outcome: the worker
-    is named; it is not the engine that died."""
+    """Scenario: in mid-load a worker's failure is the cause of another. Outcome: the worker is named, not the engine."""
 
     class Session:
-        """As much of a session as is asked for."""
-
         class sparkContext:  # noqa: N801 - pyspark's name
-            """No process of ours."""
+            """Without a process of ours."""
 
             _gateway = None
 

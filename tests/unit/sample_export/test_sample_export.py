@@ -1,4 +1,4 @@
-"""The sample exporter: seeded, stable under range, with all the habits of real exports, and its account is true."""
+"""The sample exporter is seeded, stable under range, as odd as real exports, and its account is true."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _lines(objects: dict[str, bytes]) -> list[tuple[str, bytes]]:
 
 
 def _rows(objects: dict[str, bytes]) -> list[dict[str, Any]]:
-    """Every line that is an event, with the key of its object."""
+    """Every event line, with its object's key."""
     found = []
     for key, line in _lines(objects):
         try:
@@ -80,7 +80,7 @@ def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _same_event(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows of one event each, by what the vendor documents: insert id, device and app; else the uuid."""
+    """Rows of one event each, by the vendor's documentation: insert id, device and app; else the uuid."""
     found: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_insert = (row["app"], row["device_id"], row["$insert_id"])
@@ -96,7 +96,7 @@ def _revenue(row: dict[str, Any]) -> Decimal:
 
 
 def _recount(rows: list[dict[str, Any]]) -> tuple[Counts, Counter[tuple[str, date, str]], Counts, Decimal]:
-    """Events, duplicates by reason, late events and revenue, from the rows alone and by the plainest form of the rule."""
+    """Events, duplicates by reason, late events and revenue, by the plainest rule over rows."""
     events, duplicates, late, revenue = Counts(), Counter[tuple[str, date, str]](), Counts(), Decimal(0)
     for copies in _same_event(rows):
         copies.sort(key=_rank)
@@ -220,7 +220,7 @@ def test_few_hours_are_enough(hours: tuple[int, ...]) -> None:
 
 
 def test_a_broken_line_has_whole_ones_beside_it_on_every_day() -> None:
-    """Scenario: a hundred days of so few events that hours are empty. Outcome: no object is refused for its broken line."""
+    """Scenario: a hundred days with empty hours. Outcome: no object is refused for its broken line."""
     spec = ExportSpec(
         projects=("10001",),
         first_day=date(2026, 6, 1),
@@ -247,7 +247,7 @@ def test_a_recovery_overlaps_and_brings_what_was_lost(tmp_path: Path) -> None:
     rows = _rows(_folder(tmp_path))
     assert all(row["_key"].startswith(f"10001-backfill/10001-backfill_{day}_") for row in rows)
     again = {row["uuid"] for row in rows}
-    # What was sent again on the recovered day first arrived the day before.
+    # Events sent again on the recovered day first arrived the day before.
     assert recovered.events.total() == len(_same_event(rows)) >= 300
     assert recovered.lost_events == 0
     assert account.lost_events > 20
@@ -260,7 +260,7 @@ def test_the_account_of_both_exports_equals_a_recount(tmp_path: Path, corrected_
     spec = replace(SPEC, lost_days=(DAYS[0], DAYS[1]), lost_share=0.2)
     exported = write_export(spec, tmp_path)
     alone = account_of(spec)
-    # Only what is written is counted in objects.
+    # Only written objects are counted.
     assert replace(alone, objects=exported.objects) == exported
 
     recovery = Recovery(first_day=DAYS[1], last_day=DAYS[2], corrected_share=corrected_share)
@@ -276,7 +276,7 @@ def test_the_account_of_both_exports_equals_a_recount(tmp_path: Path, corrected_
 
 
 def test_the_demo_expects_a_figure_for_every_table_it_shows() -> None:
-    """An account without a recovery still says that no rows came from one."""
+    """Without a recovery the account still has its zero."""
     spec, recovery = demo.story(date(2026, 1, 15))
     expected = expected_figures(account_of(spec))
     assert expected["rows in raw.backfill_events"] == "0"
@@ -284,8 +284,8 @@ def test_the_demo_expects_a_figure_for_every_table_it_shows() -> None:
 
 
 def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
-    """Scenario: the demo of two days, a leap day between. Outcome: the last day is the day before, every count and amount is the
-    same, and so is every object but for its dates."""
+    """Scenario: two days with a leap day between. Outcome: the last day is yesterday, equal figures, equal objects but
+    for dates."""
     told = []
     for today in (date(2026, 1, 15), date(2028, 3, 9)):
         spec, recovery = demo.story(today)
@@ -304,9 +304,8 @@ def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
 
 
 def test_the_demo_empties_what_is_its_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a folder with data of somebody else, then one of an earlier demo, each beside a set that `make up` started; then
-    one of a demo that ran to its end, before and after somebody landed an export of their own beside the demo's.
-    Outcome: the first and the last are refused whole; of the others all goes but the set."""
+    """Scenario: others' data, an earlier demo's, each beside a set of `make up`; a complete demo with and without
+    others' exports. Outcome: folders with others' data are refused whole; of the rest all goes but the set."""
     data = tmp_path / "data"
     for name, value in {"DATA": data, "OURS": data / ".demo", "_STACK": data / "stack"}.items():
         monkeypatch.setattr(demo, name, value)

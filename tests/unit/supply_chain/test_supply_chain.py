@@ -1,4 +1,4 @@
-"""What Tidemark is made of: every component is known with its hash, allowed by its licence, asked after, and listed."""
+"""Every component of Tidemark has its hash, an allowed licence, a check for holes, and an entry in the list."""
 
 from __future__ import annotations
 
@@ -48,9 +48,6 @@ def test_a_lock_that_pins_less_is_refused(tmp_path: Path, text: str, said: str) 
     (tmp_path / "lock").write_text(text)
     with pytest.raises(LockError, match=said):
         locked_packages(tmp_path / "lock")
-
-
-# -- licences ---------------------------------------------------------------------------------------------------
 
 
 def test_all_that_is_installed_is_allowed() -> None:
@@ -132,12 +129,9 @@ def test_what_is_not_allowed_not_understood_or_no_longer_excepted_is_named(capsy
     assert all(is_allowed(one) for one in licences.JAR_LICENCES.values())
 
 
-# -- known holes --------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def a_database(answer: Callable[[list[Any]], Any], status: int = 200) -> Iterator[str]:
-    """A server that answers as osv.dev does."""
+    """A server like osv.dev."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -158,8 +152,7 @@ def a_database(answer: Callable[[list[Any]], Any], status: int = 200) -> Iterato
 def test_a_known_hole_is_named_until_it_is_accepted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scenario: the database knows holes of a package and of a jar. Outcome: both are named and the check fails; accepted with a
-    reason they are counted."""
+    """Outcome: holes of a package and a jar fail the check by name; accepted with a reason they are counted."""
     asked: list[Any] = []
 
     def answer(queries: list[Any]) -> Any:
@@ -206,9 +199,6 @@ def test_without_a_network_it_says_that_nothing_is_known(capsys: pytest.CaptureF
         assert vulnerabilities.main(["--url", url, "--required"]) == 1
 
 
-# -- the list beside the wheel ------------------------------------------------------------------------------------
-
-
 def test_the_list_is_what_the_schema_asks_for_and_tells_of_everything(tmp_path: Path) -> None:
     assert sbom.main(["--folder", str(tmp_path / "dist")]) == 0
     (path,) = (tmp_path / "dist").iterdir()
@@ -220,7 +210,7 @@ def test_the_list_is_what_the_schema_asks_for_and_tells_of_everything(tmp_path: 
     (schema,) = [one for one in schemas if one["$id"].endswith("bom-1.5.schema.json")]
     validator = Draft7Validator(schema, registry=registry)
     assert [error.message for error in validator.iter_errors(told)] == []
-    # The schema refuses what is none.
+    # The schema refuses a bad list.
     assert list(validator.iter_errors({**told, "components": [{"type": "word", "name": "x"}]}))
 
     packages = locked_packages()
@@ -247,7 +237,6 @@ def test_the_list_is_what_the_schema_asks_for_and_tells_of_everything(tmp_path: 
     while more := set().union(*(asks[one] for one in reached)) - reached:
         reached |= more
     assert reached == refs
-    # The same lock gives the same list.
     before = path.read_bytes()
     assert sbom.main(["--folder", str(tmp_path / "dist")]) == 0
     assert path.read_bytes() == before

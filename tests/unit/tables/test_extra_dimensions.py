@@ -1,4 +1,4 @@
-"""A dimension from outside the package is one module and one line of settings; a name that leads nowhere is refused."""
+"""An external dimension is one module and one setting; a name that leads nowhere is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table's kind is asked: the load path follows what a kind says, and no module tests which table it has in hand."""
+"""The load path follows a table's kind, and no module tests for a certain table."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TwoDays(TableKind):
 
 
 class LinkedDays(AggregateBuilder):
-    """Its builder says that two days belong together."""
+    """Its builder links two days."""
 
     def links(self, plan: TablePlan, staged: StagedSlices) -> set[tuple[Slice, Slice]]:
         return {(Slice(BEFORE, PROJECT), Slice(DAY, PROJECT))}
@@ -69,7 +69,7 @@ def record(table: str, day: date, **more: Any) -> SliceRecord:
 
 
 def decided(ledger: Ledger, table: Table) -> dict[date, SlicePlan]:
-    """Of a load that asks for DAY alone."""
+    """Of a load of DAY alone."""
     settings = Settings(projects=(PROJECT,), dedupe_window_days=0)
     facts = Facts.read(ledger, settings, slices_to_look_at(ledger, settings, [PROJECT], [DAY]), [table], NOW)
     plans = decide_with_neighbours(ledger, facts, table, [Slice(DAY, PROJECT)], {}, NOW)
@@ -77,7 +77,7 @@ def decided(ledger: Ledger, table: Table) -> dict[date, SlicePlan]:
 
 
 def test_inputs_are_of_the_days_that_the_kind_names(ledger: Ledger) -> None:
-    """Scenario: three days of refined events. Outcome: an aggregate reads one of them, the toy two, and it is built from both."""
+    """Scenario: three days of refined events. Outcome: an aggregate reads one of them, the toy two."""
     ledger.record(Changes(slices=[record(UPSTREAM, day) for day in (LONG_BEFORE, BEFORE, DAY)]), "run")
     assert decided(ledger, EVENT_COUNTS)[DAY].present.upstream.keys() == {InputDay(UPSTREAM, DAY)}
     plan = decided(ledger, TOY)[DAY]
@@ -86,15 +86,14 @@ def test_inputs_are_of_the_days_that_the_kind_names(ledger: Ledger) -> None:
 
 
 def test_days_are_looked_at_as_far_as_the_kind_exchanges_rows(ledger: Ledger) -> None:
-    """Scenario: one day is to be built. Outcome: the toy's days beside it are looked at, and theirs; an aggregate's are not."""
+    """Outcome: the toy's neighbours are looked at, and theirs; an aggregate's are not."""
     ledger.record(Changes(slices=[record(UPSTREAM, day) for day in (LONG_BEFORE, BEFORE, DAY)]), "run")
     assert decided(ledger, EVENT_COUNTS).keys() == {DAY}
     assert decided(ledger, TOY).keys() == {LONG_BEFORE, BEFORE, DAY}
 
 
 def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: two days are built, and a check refuses the first. Outcome: the second waits for it if the kind's builder links
-    them, and is published if it does not."""
+    """Scenario: a check refuses the first of two days. Outcome: the second waits if the builder links them."""
     plans = [
         SlicePlan(Slice(day, PROJECT), Todo.REBUILD, InputState(), record(TOY.key, day), is_requested=True)
         for day in (BEFORE, DAY)
@@ -144,7 +143,7 @@ ASKED_ELSEWHERE = {
     "pipeline_assets/cli/terminal.py": "its Table is one of a report",
     "pipeline_assets/drill/drill.py": "the drill delivers to one source, so the other's table stays empty",
 }
-"""Modules that may test for a table, and why its kind cannot answer."""
+"""Modules that may test for a table, and the reason."""
 AT_HOME = "pipeline_assets/tables/"
 
 
@@ -164,7 +163,7 @@ KEYS = {table.key for table in (*DERIVED, *ancestors(DERIVED[0]), QUARANTINE)}
 
 
 def _names_a_table(node: ast.expr) -> bool:
-    """Whether an operand is a table, its key, a kind, its name, or a collection of such."""
+    """Whether an operand is a table, its key, a kind, its name, or a collection of them."""
     if isinstance(node, ast.Constant):
         return node.value in KEYS
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
@@ -177,7 +176,7 @@ def _names_a_table(node: ast.expr) -> bool:
 
 
 def lines_that_test(source: str) -> list[int]:
-    """Lines that compare something with a known table or kind, or ask for a class of tables."""
+    """Lines that compare with a known table or kind, or test for a class of tables."""
     lines = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and any(map(_names_a_table, (node.left, *node.comparators))):
@@ -227,7 +226,7 @@ def test_a_use_of_a_table_is_none(line: str) -> None:
 
 
 def test_no_module_tests_which_table_it_has_in_hand() -> None:
-    """Ask `table.kind` (tables/table.py) or `builder_of(table)` (load/build/builder.py), which new kinds answer as well."""
+    """Ask `table.kind` (tables/table.py) or `builder_of(table)` (load/build/builder.py), which new kinds answer too."""
     found = {}
     for folder in ("pipeline_assets", "resources"):
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Rows of a task come out by day, each day as it came, whatever the number of days and in bounded memory."""
+"""A task's rows come out by day in their order, for any number of days and in bounded memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 
 
 def assert_in_order(found: list[Row], given_rows: list[Row]) -> None:
-    """Each day in one piece, its rows as they came, and none lost."""
+    """Each day in one piece, its rows in order, none lost."""
     pieces = [key for key, _ in groupby(row[:2] for row in found)]
     assert len(pieces) == len(set(pieces))
     for key in set(pieces) | {row[:2] for row in given_rows}:
@@ -67,8 +67,7 @@ def assert_in_order(found: list[Row], given_rows: list[Row]) -> None:
 def test_days_come_one_after_the_other_however_they_are_mixed(
     objects: list[tuple[str, list[int]]], held: int, many: int
 ) -> None:
-    """Scenario: with batches that are worth opening another day, and without. Outcome: what passes
-    and what was held back has each day in one piece; only a day that was opened is in both."""
+    """Outcome: passed and held rows each have a day in one piece; only an opened day is in both."""
     given_rows: list[Row] = []
     batches = []
     for project, backs in objects:
@@ -97,8 +96,7 @@ def test_the_usual_day_is_not_held_back() -> None:
 
 
 def test_another_day_with_most_rows_of_a_large_batch_is_opened_once() -> None:
-    """Scenario: many rows of one day; then of another, with late ones of the first; then of the first again. Outcome: the days
-    pass as they come, until one would be opened again; late rows wait for the end."""
+    """Outcome: days pass as they come, until one would be opened again; late rows wait for the end."""
     days = DayClusters()
     passed = [
         list(days.add(a_batch([("1", back, place) for place in range(1000)] + [("1", late, 0)] * 2)))
@@ -112,7 +110,7 @@ def test_another_day_with_most_rows_of_a_large_batch_is_opened_once() -> None:
 
 
 def test_what_is_held_is_bounded_and_comes_back_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes that several runs and several windows come of."""
+    """Sizes that give several runs and windows."""
     monkeypatch.setattr(write_objects, "_OUT_BYTES", 40_000)
     monkeypatch.setattr(write_objects, "_PART_BYTES", 10_000)
     chance = random.Random(7)

@@ -45,12 +45,12 @@ _CHOICES: tuple[Sequence[Any], ...] = (
     ("a", "b", "\U0001f600"),
 )
 _AGAIN: Sequence[Sequence[Source]] = ((), (), (Source.BACKFILL,), (), (Source.REGULAR, Source.BACKFILL))
-"""The sources that deliver every fifth row once more, and every fifth twice more."""
+"""Sources that deliver every fifth row once more, and every fifth twice more."""
 PRECEDENCES = st.permutations(list(Source))
 
 
 def raw_rows_of(drawn: Sequence[tuple[Any, ...]]) -> list[RawRow]:
-    """Rows of which no two have one place."""
+    """Rows with distinct places."""
     rows = []
     for line, (project, day, source, *ids, received, processed, content, is_bad, name) in enumerate(drawn):
         unread = "no time" if is_bad and processed is None else None
@@ -60,7 +60,7 @@ def raw_rows_of(drawn: Sequence[tuple[Any, ...]]) -> list[RawRow]:
 
 
 def delivered_again(rows: Sequence[RawRow]) -> list[RawRow]:
-    """The rows, some of them with equal ones of another line and source."""
+    """The rows, some with equal ones of another line and source."""
     return [
         replace(row, source=source, line_number=len(rows) * again + row.line_number)
         for row in rows
@@ -69,7 +69,6 @@ def delivered_again(rows: Sequence[RawRow]) -> list[RawRow]:
 
 
 def _random_rows(seed: int) -> list[tuple[Any, ...]]:
-    """Many rows of few keys."""
     rng = random.Random(seed)
     return [tuple(map(rng.choice, _CHOICES)) for _ in range(rng.randrange(60))]
 
@@ -141,8 +140,7 @@ def test_no_row_is_decided_without_rows() -> None:
 
 
 def test_rows_that_another_program_wrote_twice_or_without_a_place_both_stay() -> None:
-    """Scenario: one line of one object is there twice, and two rows name no object. Outcome: no row of them loses, because its
-    place would also name the other one."""
+    """Outcome: no row of a doubled or missing place loses, because its place would also name the other one."""
     (row,) = raw_rows_of([("1", 0, Source.REGULAR, "i", "u", None, None, (1, 1), False, "a")])
     twice = table_of([row, row])
     nowhere = twice.set_column(twice.schema.get_field_index("_object_key"), "_object_key", pa.nulls(2, pa.string()))
@@ -154,7 +152,8 @@ def test_rows_that_another_program_wrote_twice_or_without_a_place_both_stay() ->
 
 
 def test_a_key_of_very_many_rows_takes_time_in_proportion() -> None:
-    """Scenario: 20,000 rows of one key on ten days. Outcome: one wins on each day that no better day lies near, at once."""
+    """Scenario: 20,000 rows of one key on ten days. Outcome: one winner on each day without a better day nearby, at
+    once."""
     drawn = [("1", at % 10, Source.REGULAR, "i", f"u{at}", None, None, (at, 0), False, "a") for at in range(20_000)]
     decided = decide(table_of(raw_rows_of(drawn)), list(Source), 2)
     counted = Counter(FATES[fate] for fate in decided.fates)
@@ -187,7 +186,7 @@ def _raw() -> pa.Table:
 
 
 def test_a_files_rows_become_rows_of_a_contest() -> None:
-    """Scenario: rows with a blank row id, with half a key, without any id. Outcome: those without a whole key take no part."""
+    """Scenario: rows with a blank row id, half a key, no id. Outcome: those without a whole key take no part."""
     found = contested_rows(_raw(), Slice(DAY, "1"), "regular")
     assert found.schema == SCHEMA
     assert found.select(["_key_a", ROW_ID, "_is_nameless", "_is_unread", "_line_number"]).to_pylist() == [

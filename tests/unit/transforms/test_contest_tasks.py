@@ -1,4 +1,4 @@
-"""A contest that tasks decide by ranges of keys has the outcome of one that a single process decides."""
+"""Tasks that decide a contest by ranges of keys reach one process's outcome."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FILE = SliceFile("raw/regular_events", Slice(DAY, "1"), "f.parquet", 1, 4)
 
 
 def _spread(table: pa.Table) -> pa.Table:
-    """The rows with first halves that fall into different ranges, as those of hashes do."""
+    """Rows whose first halves fall into different ranges, like hashes."""
     halves = pa.array(
         [(key * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63) for key in table["_key_a"].to_pylist()]
     )
@@ -58,7 +58,7 @@ def _told(outcome: Outcome) -> dict[str, Any]:
 def test_parts_have_the_outcome_of_the_whole(
     rows: list[RawRow], window: int, usual: int, hot: int, hot_rows: int
 ) -> None:
-    """Ranges of keys; keys with some rows count as hot, and their rows are divided by row id and by rank."""
+    """Keys with several rows count as hot, and their rows are divided by row id and by rank."""
     table = _spread(table_of(rows))
     wanted = frozenset(Slice(row.event_date, row.project_id) for row in rows[::2])
     whole = Deciding(wanted, _PRECEDENCE, window)(0, [as_bytes(table)])
@@ -80,7 +80,7 @@ def test_parts_have_the_outcome_of_the_whole(
 
 
 def test_no_part_holds_all_rows_of_a_hot_key() -> None:
-    """Scenario: 8,000 rows of one key with row ids of their own. Outcome: each of eight parts has about an eighth."""
+    """Scenario: 8,000 rows of one key with their own row ids. Outcome: each of eight parts has about an eighth."""
     rows = [
         RawRow("1", DAY, Source.REGULAR, "o", line, (), "i", f"u{line}", None, None, (line, 0)) for line in range(8_000)
     ]
@@ -108,7 +108,7 @@ def _raw(keys: Sequence[int | None]) -> pa.Table:
 
 
 def test_a_file_tells_its_halves_and_its_rows_among_some() -> None:
-    """Scenario: batches of a file, one row without a key. Outcome: only rows of the wanted keys, of the wanted days' best."""
+    """Outcome: only rows of the wanted keys, of the wanted days' best."""
     batches = [_raw([1, 2, None]), _raw([2, 2, 3])]
     assert np.frombuffer(first_halves(_FILE, iter(batches)), np.int64).tolist() == [1, 2, 2, 2, 3]
     assert heavy_halves(3, _FILE, iter(batches)) == {2: 3}
@@ -160,7 +160,7 @@ def _equal(rows: Sequence[RawRow]) -> list[list[RawRow]]:
 
 
 def _expected(rows: Sequence[RawRow], window: int) -> dict[Slice, CompetingSum]:
-    """By the words of the rule: each row of another day within the window whose key the slice holds, equal ones as one."""
+    """By the rule's words: each row of another day in the window whose key the slice holds, equal ones as one."""
     rows = [max(equal, key=_rank) for equal in _equal(rows)]
     told = table_of(rows).select(list(_RIVAL)).to_pylist()
     hashes = [row_hash(one, _RIVAL) for one in told]
@@ -194,7 +194,7 @@ def test_digests_are_those_of_all_pairs(rows: list[RawRow], window: int) -> None
 @settings(max_examples=100, deadline=None)
 @given(ROWS, st.integers(1, 3))
 def test_parts_add_up_where_equal_orders_stay_together(rows: list[RawRow], window: int) -> None:
-    """Scenario: rows of every key are divided by their times; the best row of each key and day is a guest of both parts."""
+    """Scenario: rows are divided by time; the best row of each key and day is a guest of both parts."""
     parts = []
     guests = list({(row.key, row.event_date): row for row in sorted(rows, key=_rank)}.values())
     for part in (0, 1):

@@ -1,4 +1,4 @@
-"""Rows that only Spark can read reach the same functions as those of files: slice by slice."""
+"""Rows that only Spark can read reach the functions for files: slice by slice."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def _told(file: SliceFile, tables: Iterator[pa.Table]) -> tuple[str, Slice, list
 
 @given(_ROWS, st.integers(1, 5))
 def test_each_slice_of_a_partition_is_reduced_once(rows: list[tuple[date, str, int]], size: int) -> None:
-    """Scenario: rows of some slices, in batches that end anywhere. Outcome: one result for each slice, from all of its rows; a
-    column that the rows lack is null."""
+    """Outcome: one result for each slice, from all of its rows; a missing column is null."""
     rows = sorted(rows)
     schema = pa.schema([("event_date", pa.date32()), ("project_id", pa.string()), ("n", pa.int32())])
     whole = pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], []], schema=schema)

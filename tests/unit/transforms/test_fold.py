@@ -1,4 +1,4 @@
-"""Aggregates are folded from facts exactly: against plain Python, in shares, and with controls that a wrong fold fails."""
+"""Aggregates are folded exactly: against plain Python, in shares, and with controls that a wrong fold fails."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _user(event: dict[str, Any]) -> tuple[str, Any] | None:
 
 
 def _expected(events: list[dict[str, Any]]) -> dict[str, Folded]:
-    """The three tables by the definition of each, event by event."""
+    """The three tables by definition, event by event."""
     counts, revenue, users = defaultdict(list), defaultdict(list), defaultdict(set)
     unreadable = 0
     for event in events:
@@ -138,8 +138,7 @@ def _expected(events: list[dict[str, Any]]) -> dict[str, Folded]:
 @settings(max_examples=50, deadline=None)
 @given(EVENTS, st.integers(1, 3), st.integers(1, 4))
 def test_a_fold_counts_as_plain_python_does(events: list[dict[str, Any]], batches: int, shares: int) -> None:
-    """Scenario: nulls, blanks, merged ids, ids that are equal but of another kind, amounts of 22 digits; in one batch or in
-    several, whole or divided by user. Outcome: the rows and controls of the definition."""
+    """Scenario: nulls, blanks, merged and look-alike ids, amounts of 22 digits; in batches or shares."""
     fold, rows = _fold(), _rows(events)
     step = -(-len(events) // batches)
     parts = [fold.narrow(rows.slice(start, step)) for start in range(0, len(events), step)]
@@ -149,7 +148,7 @@ def test_a_fold_counts_as_plain_python_does(events: list[dict[str, Any]], batche
 
 
 def test_each_fold_reads_only_its_facts() -> None:
-    """Outcome: a fold alone gives what it gives beside the others, from fewer columns."""
+    """Outcome: a fold alone equals the one beside others, from fewer columns."""
     event = dict.fromkeys(columns_of(_fold().facts)) | {
         "event_type": "a",
         "amplitude_id": 1,
@@ -183,12 +182,9 @@ PARTS = ["a", "ab", "ba", "é", "\\", "aba", "$a", "a.b", "[a]", "a\nb", "a b", 
     st.lists(st.sampled_from(PARTS), min_size=1, max_size=3),
 )
 def test_one_search_for_several_parts_finds_what_one_for_each_finds(texts: list[str | None], parts: list[str]) -> None:
-    """Scenario: parts with the signs of patterns, nulls. Outcome: those texts that contain a part."""
+    """Scenario: parts with the signs of patterns, nulls. Outcome: the texts that contain a part."""
     found = rows_with(pa.array(texts, pa.string()), parts)
     assert found.tolist() == [text is not None and any(part in text for part in parts) for text in texts]
-
-
-# -- a control that cannot fail is no control --------------------------------------------------------------------
 
 
 def _one_less(folded: Folded) -> Folded:
@@ -203,7 +199,7 @@ def _one_group_less(folded: Folded) -> Folded:
 @pytest.mark.parametrize("key", TABLES)
 @pytest.mark.parametrize("broken", [_one_less, _one_group_less])
 def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) -> None:
-    """Scenario: a fold counts one too few, or forgets a group. Outcome: its files, read back, differ from its controls."""
+    """Scenario: a fold counts one too few, or forgets a group. Outcome: its files differ from its controls."""
     event = dict.fromkeys(columns_of(_fold().facts)) | {
         "event_type": "a",
         "platform": "Web",
@@ -223,9 +219,6 @@ def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) 
 
     assert evaluation(right).is_passed
     assert not evaluation(wrong).is_passed
-
-
-# -- files -------------------------------------------------------------------------------------------------------
 
 
 def _tables(table: AggregateTable, folder: Path) -> dict[str, FoldedTable]:
@@ -253,7 +246,8 @@ AMOUNTS = st.integers(-(10**30), 10**30)
     )
 )
 def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) -> None:
-    """Scenario: amounts of 30 digits, null and empty names. Outcome: digest and totals of the rows, by the reference's hash."""
+    """Scenario: amounts of 30 digits, null and empty names. Outcome: the rows' digest and totals, by the reference's
+    hash."""
     table, folder = TABLES[REVENUE], tmp_path_factory.mktemp("files")
     tables, other = _tables(table, folder), replace(KEY, project_id="2")
     told = dict(
@@ -280,7 +274,7 @@ def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) 
 
 
 def test_a_slice_without_rows_has_controls_and_no_file(tmp_path: Path) -> None:
-    """Scenario: a day without revenue. Outcome: no file; the control says that none is missing."""
+    """Scenario: a day without revenue. Outcome: the control says that no file is missing."""
     assert write_slices(_tables(TABLES[REVENUE], tmp_path), [(KEY, {REVENUE: Folded({}, {"purchases": 0})})]) == [
         (KEY, {REVENUE: WrittenSlice(controls={"purchases": 0})})
     ]
@@ -299,16 +293,12 @@ def test_files_of_a_task_that_fails_are_deleted(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=15, deadline=None)
 @given(events=EVENTS, files=st.integers(1, 3), count=st.integers(1, 4))
 def test_a_slice_in_shares_is_the_slice_as_a_whole(
     tmp_path_factory: Any, events: list[dict[str, Any]], files: int, count: int
 ) -> None:
-    """Scenario: a slice of several files, folded by one task, and divided by tasks that read each file once. Outcome: every row
-    is folded once, and both give the same rows and controls."""
+    """Outcome: one task and shares that read each file once fold every row once, to the same rows and controls."""
     folder, fold, rows = tmp_path_factory.mktemp("refined"), _fold(), _rows(events)
     step = -(-len(events) // files)
     slice_files = []

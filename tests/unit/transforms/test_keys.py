@@ -1,4 +1,4 @@
-"""Keys that slices exchange, that a partial rollback breaks, and that differ between states, are those of plain Python."""
+"""Keys that slices exchange, that a partial rollback breaks, and that differ between states equal plain Python's."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _TOTALS = st.dictionaries(
 def test_rows_of_an_aggregate_are_kept_changed_gained_and_lost(
     before: dict[str | None, Decimal | None], after: dict[str | None, Decimal | None]
 ) -> None:
-    """Scenario: totals by a column that may be null or empty. Outcome: rows with an equal column are compared by their totals."""
+    """Scenario: totals by a column that may be null or empty. Outcome: rows with equal columns are compared by totals."""
     contents = named_contents({"project_id": "string", "currency": "string"}, {"revenue": "decimal(38,6)"})
 
     def told(totals: dict[str | None, Decimal | None]) -> list[bytes]:
@@ -146,7 +146,7 @@ _HELD = st.dictionaries(_SLICES, st.lists(st.tuples(_HALVES, st.integers(0, 1)),
 
 
 def _rows(states: Mapping[int, Held]) -> list[KeyRows]:
-    """Each slice's keys in each state, as tasks tell them of two files."""
+    """Each slice's keys in each state, as tasks give them from two files."""
     told = []
     for state, held in states.items():
         for key, keys in held.items():
@@ -193,8 +193,8 @@ def _links(before: Held, staged: Held, raw: Held, built: set[Slice], window: int
 def test_slices_are_linked_by_keys_that_leave_and_keys_on_two_days(
     before: Held, staged: Held, raw: Held, built: set[Slice], window: int, ranges: int
 ) -> None:
-    """Scenario: few keys on six days of two projects, as published, as built, in raw. Outcome: the pairs of the rule; also if
-    keys are divided into ranges."""
+    """Scenario: few keys on six days of two projects, published, built, in raw. Outcome: the rule's pairs, also by
+    ranges."""
     states = {BEFORE: before, BUILT: {key: keys for key, keys in staged.items() if key in built}, RAW: raw}
     expected = _links(before, states[BUILT], raw, built, window)
     linking, rows = partial(linked, frozenset(built), window), _rows(states)
@@ -219,7 +219,7 @@ _K: Key = (7, 7)
         ([_ONE], [], [_ONE], False),
         # Another day still holds what the built day gains.
         ([_TWO], [_ONE], [_ONE, _TWO], True),
-        # The day stays as it is; others' raw rows alone link nothing.
+        # The day stays; others' raw rows alone link nothing.
         ([_ONE], [_ONE], [_ONE, _TWO], False),
         # Beyond the window the same key is another event.
         ([_ONE], [], [_ONE, _FAR], False),
@@ -252,7 +252,7 @@ def _torn(then: Held, now: Held, chosen: set[Slice], window: int) -> Counter[Sli
 def test_a_rollback_of_some_days_doubles_and_loses_what_the_rule_says(
     then: Held, now: Held, chosen: set[Slice], window: int, ranges: int
 ) -> None:
-    """Scenario: few keys on six days of two projects, then and now. Outcome: the keys of the rule, by day; also by ranges."""
+    """Scenario: few keys on six days of two projects, then and now. Outcome: the rule's keys by day, also by ranges."""
     tearing, rows = partial(torn, frozenset(chosen), window), _rows({THEN: then, NOW: now})
     found = tearing(0, rows)
     assert found == _torn(then, now, chosen, window)

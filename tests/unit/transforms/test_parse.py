@@ -1,4 +1,4 @@
-"""Reading accounts for every line of every object, whatever is in them, and spreads the objects evenly."""
+"""Reading accounts for every line of every object, and spreads objects evenly."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ GOOD_OBJECTS = {
 
 @dataclass(frozen=True)
 class Accounts:
-    """What one task over all objects of the tables above said."""
+    """One task's summaries of all objects of the tables above."""
 
     objects: dict[str, dict[str, Any]]
     quarantine: dict[str, list[dict[str, Any]]]
@@ -124,13 +124,12 @@ class Accounts:
 
 
 def body_with(line: bytes) -> bytes:
-    """A bad line between good ones."""
     return gzip.compress(b"\n".join([GOOD_LINE, b"", line, GOOD_LINE]) + b"\n")
 
 
 @pytest.fixture(scope="module")
 def accounts() -> Accounts:
-    """One task over every kind of object at once: what one does to the others would show."""
+    """One task over every kind of object, to show side effects."""
     objects = {
         **{key: body for key, (body, _) in WHOLE_OBJECTS.items()},
         **{key: body_with(line) for key, (line, _) in LINES.items()},
@@ -151,7 +150,7 @@ def accounts() -> Accounts:
     for row in summaries:
         assert row["lines"] == row["rows"] + row["quarantined"] + row["blank"]
         lines = [line for line in quarantine.get(row["object_key"], ()) if line["line_number"] is not None]
-        # Beside the reason it names the column, where the reason does not.
+        # It also names the column, where the reason does not.
         reasons = json.loads(row["line_reasons"] or "{}")
         refused = {one.partition(":")[0]: count for one, count in reasons.items() if not one.startswith(UNREADABLE)}
         assert refused == Counter(line["reason"] for line in lines)
@@ -247,7 +246,7 @@ def test_an_object_that_moved_is_named_and_fails_nothing(accounts: Accounts) -> 
 
 
 def test_a_landing_out_of_reach_fails_the_task() -> None:
-    """Trouble on the way is retried, never written down as an object's fault."""
+    """A transport fault is retried, never recorded as an object's."""
     with pytest.raises(LandingUnavailableError):
         read_by(Shelf({"down": None}), a_share("down"))
 
@@ -306,7 +305,7 @@ def test_every_field_of_the_real_events_equals_the_source() -> None:
 
 
 def test_only_what_was_read_is_hashed() -> None:
-    """Outcome: the hash of the stored bytes, which are not even gzip; none of an object that moved or that landing refuses."""
+    """Outcome: the hash of the stored bytes, gzip or not; none for an object that moved or is refused."""
     archive = Shelf({"a": b"bytes", "b": b"", "down": None})
     assert hashed_objects(archive, [a_share(key) for key in ("a", "archived", "gone", "b")]) == {
         "a": hashlib.sha256(b"bytes").hexdigest(),
@@ -317,7 +316,6 @@ def test_only_what_was_read_is_hashed() -> None:
 
 
 def test_refused_lines_alone_are_kept_where_no_other_is_asked_for() -> None:
-    """Outcome: summaries and refused lines as with the rows."""
     objects = {"good": gzip.compress(GOOD_LINE), "odd": body_with(b"[]"), "many": MANY}
     told = [
         read(
@@ -331,12 +329,9 @@ def test_refused_lines_alone_are_kept_where_no_other_is_asked_for() -> None:
     assert told[1].rows == []
 
 
-# -- where an object is read -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("inflated", [MOST_TEXT_BYTES, MOST_TEXT_BYTES + 1])
 def test_what_inflates_beyond_the_driving_process_is_given_back(inflated: int) -> None:
-    """Outcome: never a refused object; in a worker it is read."""
+    """Outcome: never a refused object; a worker reads it."""
     body = gzip.compress(GOOD_LINE + b"\n" + b"\n" * (inflated - len(GOOD_LINE) - 1))
     work = parse.ObjectWork(Shelf({"a": body}), 2 * MOST_TEXT_BYTES, MAX_LINE_BYTES)
     told = read(work, [a_share("a")])
@@ -350,15 +345,12 @@ def test_what_inflates_beyond_the_driving_process_is_given_back(inflated: int) -
 
 
 def test_what_no_process_may_inflate_is_refused_in_each_of_them() -> None:
-    """Scenario: the limit of an operator is below that of the driving process."""
+    """Scenario: an operator's limit is below the driving process's."""
     work = parse.ObjectWork(Shelf({"a": gzip.compress(b"\n" * 2000)}), 1000, MAX_LINE_BYTES)
     told = read(work, [a_share("a")])
     assert told.summaries[0]["error"] == Reason.OBJECT_TOO_LARGE.value
     with here():
         assert read(work, [a_share("a")]).as_text() == told.as_text()
-
-
-# -- how work is spread ----------------------------------------------------------------------------------------
 
 
 def a_landing(sizes: list[int]) -> list[Delivery]:
@@ -395,7 +387,7 @@ def test_each_object_is_a_task_of_its_own_where_there_are_enough() -> None:
 
 
 def test_empty_objects_are_spread_too() -> None:
-    """An object that holds nothing still costs a request; none of the tasks gets them all."""
+    """An empty object costs a request; no task gets all of them."""
     assert [len(task) for task in shares(a_landing([0] * 400), 4)] == [100] * 4
 
 

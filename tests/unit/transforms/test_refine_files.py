@@ -1,4 +1,4 @@
-"""A task that refines leaves out the rows that lost and no others, and keeps late rows in few files of their own."""
+"""A refining task leaves out exactly the losers, and keeps late rows in few files of their own."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def a_raw(objects: int, lines: int, days: int = 1) -> tuple[Shelf, list[str]]:
 
 
 def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, int]]]) -> list[dict[str, Any]]:
-    """Rows of the refined files; the files of raw are read from the shelf, which `open` finds by their path."""
+    """Rows of the refined files; raw's files come from the shelf, which `open` finds by path."""
     target = Shelf({})
     work = [SliceWork(KEY, [Input(RAW, [path], as_bytes(_table(losers.get(path, []))))], 0) for path in paths]
     told = Refining({RAW: Shelf(shelf.files)}, {RAW: "regular"}, event_hashes(), REFINED, target)(work)
@@ -84,8 +84,7 @@ def _table(losers: list[tuple[str, int]]) -> pa.Table:
 @settings(deadline=None, max_examples=25)
 @given(st.sets(st.tuples(st.sampled_from(["o0", "o1", "o2"]), st.integers(1, 40)), max_size=60))
 def test_exactly_the_losers_are_left_out(lost: set[tuple[str, int]]) -> None:
-    """Scenario: three objects of forty lines, any of which lost; also lines that another day holds. Outcome: all others, as they
-    were, with their hashes and their source."""
+    """Outcome: all other rows of three objects, unchanged, with hashes and source."""
     shelf, paths = a_raw(3, 40, days=3)
     before = {(row["_object_key"], row["_line_number"]): row for row in rows_of(shelf)}
     elsewhere = {path: [("o9", 1), *sorted(lost)] for path in paths}
@@ -99,8 +98,7 @@ def test_exactly_the_losers_are_left_out(lost: set[tuple[str, int]]) -> None:
 
 
 def test_a_row_that_is_not_what_was_parsed_is_named() -> None:
-    """Scenario: a wide column of one row of raw is changed in its file, with the stored hash left alone; then a stored hash with
-    the row left alone. Outcome: both are named, with the file."""
+    """Scenario: a column changed under its hash, then a hash alone. Outcome: both are named, with the file."""
     shelf, (path,) = a_raw(1, 40)
     rows = pq.read_table(io.BytesIO(shelf.files[path]))
     assert len(refined(shelf, [path], {})) == 40
@@ -119,7 +117,7 @@ def test_a_row_that_is_not_what_was_parsed_is_named() -> None:
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1 << 30)), min_size=1, max_size=60), st.integers(1, 16))
 def test_files_are_spread_and_none_is_read_twice(sizes: list[tuple[int, int]], parallelism: int) -> None:
-    """Outcome: each file is in one part; parts are not many more than tasks; a slice of at most a share is in two at most."""
+    """Outcome: each file is in one part; hardly more parts than tasks; a slice of at most a share is in two at most."""
     files = [
         SliceFile(RAW, Slice(DAY - timedelta(days=day), PROJECT), f"f{number}", size, 1)
         for number, (day, size) in enumerate(sizes)
@@ -146,8 +144,7 @@ def test_dates_survive() -> None:
 
 
 def test_each_task_is_told_its_files_its_losers_and_what_is_held() -> None:
-    """Scenario: two parts share a slice of both raw tables; another slice is held. Outcome: files by slice and table, losers of
-    that slice and table alone, held files where there are some."""
+    """Outcome: files by slice and table, losers of that slice and table alone, and held files."""
     other = Slice(DAY - timedelta(days=1), PROJECT)
     first, second, third = (SliceFile(RAW, KEY, name, 1, rows) for rows, name in enumerate("abc", 5))
     backfill, compared = SliceFile(BACKFILL, KEY, "d", 1, 30), SliceFile(RAW, other, "e", 1, 2)
@@ -175,7 +172,7 @@ def _arrived(days: list[int | None]) -> pa.Table:
 
 
 def _divided(days: list[int | None]) -> dict[int, list[int | None]]:
-    """Part -> the days of its rows; every row is in one part."""
+    """Part -> the days of its rows; asserts that every row is in one part."""
     rows = _arrived(days)
     found = dict(ArrivalParts.of(len(days), [rows]).divide(rows))
     assert sorted(at for part in found.values() for at in part["n"].to_pylist()) == list(range(len(days)))
@@ -185,8 +182,7 @@ def _divided(days: list[int | None]) -> dict[int, list[int | None]]:
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 100)), max_size=80), st.integers(1, 20))
 def test_parts_are_few_spans_of_days(days: list[int | None], least: int) -> None:
-    """Outcome: a day lies in one part, parts follow one another, are nine at most, and each but the last one has an eighth of the
-    rows and the least number of them."""
+    """Outcome: a day lies in one of at most nine consecutive parts; each but the last has an eighth and the least rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refine_task, "_LEAST_ROWS", least)
         parts = list(_divided(days).values())
@@ -198,8 +194,7 @@ def test_parts_are_few_spans_of_days(days: list[int | None], least: int) -> None
 
 
 def test_few_late_rows_are_apart_and_a_small_slice_is_not_divided() -> None:
-    """Scenario: 12,000 rows of a day, eight of later days; 12,000 of a day that the exporter held back, after some in time; 8,000
-    and eight. Outcome: the late ones apart; what came before the many with them; one part."""
+    """Scenario: eight late rows; a held-back day of 12,000; 8,000 rows. Outcome: late ones apart; both apart; one part."""
     late: list[int | None] = [1, 1, 2, 3, 3, 30, 60, 99]
     assert [Counter(part) for part in _divided([0] * 12_000 + late).values()] == [Counter({0: 12_000}), Counter(late)]
     assert [len(part) for part in _divided([0] * 9 + [5] * 12_000 + [6] * 8).values()] == [12_009, 8]
@@ -207,8 +202,7 @@ def test_few_late_rows_are_apart_and_a_small_slice_is_not_divided() -> None:
 
 
 def test_parts_have_files_of_their_own_and_share_the_memory_of_one() -> None:
-    """Scenario: rows of three parts arrive in turns, most of them of the first. Outcome: a file for each, rows in order; together
-    they never held more than a row group, so the first file has several of them, and the others few."""
+    """Outcome: a file for each part, rows in order, and never more than one row group in memory."""
     shelf, written = Shelf({}), []
     writer = DataFileWriter(REFINED, shelf)
     for at in range(60):

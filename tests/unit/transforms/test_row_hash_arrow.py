@@ -56,8 +56,7 @@ ROWS = st.lists(st.tuples(*(st.none() | _VALUES[kind] for kind in TYPES.values()
     [("", None, 0, 0, False, -0.0, datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1), Decimal("-0.000001"), b"\xff")]
 )
 def test_arrow_hashes_as_python_does(rows: list[tuple[Any, ...]]) -> None:
-    """Scenario: columns with extremes, nulls, all null, signs of zero; whole, as a slice of a longer batch.
-    Outcome: the halves of the reference."""
+    """Scenario: extremes, nulls, all null, signs of zero; whole, and as a slice of a longer batch."""
     columns = {
         name: pa.array([row[at] for row in rows], ARROW_TYPES[kind]) for at, (name, kind) in enumerate(TYPES.items())
     }
@@ -74,8 +73,7 @@ def test_arrow_hashes_as_python_does(rows: list[tuple[Any, ...]]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(ROWS)
 def test_an_event_is_hashed_as_the_rule_says(rows: list[tuple[Any, ...]]) -> None:
-    """Scenario: rows that are equal but for their transport; texts and times among what they mean. Outcome: the
-    hashes of the rule; rows that mean the same share one, and differ in the other exactly if they differ anywhere."""
+    """Outcome: rows of one meaning share its hash, and differ in the other exactly if they differ anywhere."""
     types = {**TYPES, "uuid": "string", "processed_time": "timestamp"}
     told = [dict(zip(types, (*row, f"u{n % 2}", row[6]), strict=True)) for n, row in enumerate(rows + rows[:3])]
     table = pa.table({name: pa.array([row[name] for row in told], ARROW_TYPES[kind]) for name, kind in types.items()})
@@ -98,8 +96,7 @@ _IDS = st.none() | st.sampled_from(("", " ", "\u3000\u200b", "\x00", "i", "i ", 
     )
 )
 def test_keys_are_equal_where_those_of_the_rule_are(rows: list[tuple[Any, ...]]) -> None:
-    """Scenario: ids of every kind, blank ones too, in two projects. Outcome: two rows share the hash of their key where the rule
-    in Python gives them one key, and nowhere else."""
+    """Scenario: ids of every kind, blank ones too, in two projects. Outcome: equal key hashes exactly for equal keys."""
     names = ("project_id", "app", "device_id", "insert_id", "uuid")
     kinds = (pa.string(), pa.int64(), pa.string(), pa.string(), pa.string())
     table = pa.table({name: pa.array([row[at] for row in rows], kinds[at]) for at, name in enumerate(names)})

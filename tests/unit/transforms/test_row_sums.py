@@ -1,4 +1,4 @@
-"""The sums of files of raw and refined are those of their rows, and exactly the rows that share a key nearby are found."""
+"""Sums of files equal those of their rows, and exactly the rows that share a key nearby are found."""
 
 from __future__ import annotations
 
@@ -102,9 +102,8 @@ _SPLITS = st.tuples(st.lists(raw_rows(), max_size=25), st.lists(st.integers(0, 2
 @settings(max_examples=120, deadline=None)
 @given(_SPLITS)
 def test_sums_of_raw_are_those_of_its_rows_in_any_order_and_grouping(given_rows: tuple[Any, ...]) -> None:
-    """Scenario: rows with extreme hashes, unknown, early and very late ones, of three arrival days; read from one file as they
-    are, and from two files in another order and other batches. Outcome: digest and sketch of each day are those that plain
-    Python adds up, the lineage is the same both times, and the keys are those of the rows."""
+    """Scenario: extreme hashes and times of three arrival days, in one file, and in two with other orders and batches.
+    Outcome: digests, sketches and keys of plain Python, and an equal lineage both times."""
     rows, cuts, random = given_rows
     cuts = sorted(min(cut, len(rows)) for cut in cuts)
     one = SUMMING(FILE, in_batches(rows, cuts, SUMMING.types))
@@ -148,8 +147,7 @@ ROW = {
 
 @pytest.mark.parametrize("other", [{"_object_key": "o2"}, {"_line_number": 4}, {"_hash_a": 6}, {"_hash_b": -6}])
 def test_a_row_in_another_place_has_another_lineage(other: dict[str, Any]) -> None:
-    """Scenario: rows that differ in object, line or half of the content's hash alone; and two rows that swap it.
-    Outcome: other lineage, in both halves where both depend on it."""
+    """Scenario: rows that differ in object, line or half a hash, or swap it. Outcome: other lineage, in both halves."""
 
     def lineage(*rows: dict[str, Any]) -> list[str]:
         part = together([SUMMING(FILE, in_batches(rows, [], SUMMING.types))])[KEY.event_date]
@@ -163,8 +161,6 @@ def test_a_row_in_another_place_has_another_lineage(other: dict[str, Any]) -> No
     assert lineage(ROW, far) != lineage(*swapped)
     assert lineage(ROW, far) == lineage(far, ROW)
 
-
-# -- hashes computed again -----------------------------------------------------------------------------------------
 
 CHECKING = SummingRaw(event_hashes())
 
@@ -190,8 +186,7 @@ def sound_rows(count: int) -> pa.Table:
 
 @pytest.mark.parametrize("name", [*HASH_COLUMNS, "insert_id"])
 def test_a_false_hash_makes_the_digest_equal_none(name: str) -> None:
-    """Scenario: rows whose hashes are true; then one of which a stored hash, or a column, was changed or is gone.
-    Outcome: the digest of the stored hashes; then one that equals no sound digest, alone and added to others."""
+    """Outcome: a changed or missing hash or column gives a digest that equals no sound one, alone and in sums."""
     table = sound_rows(3)
     (sound,) = CHECKING(FILE, iter([table]))[1].values()
     (stored,) = SummingRaw()(FILE, iter([table.select(list(SummingRaw().types))]))[1].values()
@@ -237,8 +232,7 @@ def micros(rows: Sequence[dict[str, Any]], name: str) -> int | None:
 def test_sums_of_refined_are_those_of_its_rows_in_any_order_and_grouping(
     rows: list[Any], cuts: list[int], random: Any
 ) -> None:
-    """Scenario: rows with extreme hashes, missing and blank ids, missing times, received in the last and the first moment of a
-    day; in one file, and in two in another order. Outcome: what plain Python counts, both times."""
+    """Scenario: extreme hashes, blank ids, missing times, a day's first and last moment. Outcome: plain Python's counts."""
     cuts = sorted(min(cut, len(rows)) for cut in cuts)
     one = SUMMING_REFINED(a_file(KEY), in_batches(rows, cuts, SUMMING_REFINED.types))
     ids = [(row["insert_id"], row["uuid"]) for row in rows]
@@ -278,9 +272,8 @@ KEYS = st.lists(
 def test_rows_that_share_a_key_are_found_exactly(
     rows: list[tuple[int, str, int, int]], window: int, ranges: int
 ) -> None:
-    """Scenario: keys that share one half or both, on one day, within the window and beyond it, in two projects.
-    Outcome: the rows that plain Python pairs; whether the second halves of suspected keys are read in another pass, or all keys
-    are exchanged by ranges."""
+    """Scenario: keys that share one half or both, on one day, within and beyond the window, in two projects.
+    Outcome: plain Python's pairs, by a second pass over suspects or by an exchange of ranges."""
     days: dict[Slice, list[tuple[int, int]]] = {}
     for day, project, *key in rows:
         days.setdefault(Slice(date(2026, 5, 10 + day), project), []).append((key[0], key[1]))

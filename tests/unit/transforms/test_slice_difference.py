@@ -1,4 +1,4 @@
-"""A slice written as its difference has the rows of the slice written whole, and tells what becomes of its keys."""
+"""A slice written as its difference equals the slice written whole, and reports its keys' changes."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ _LOST = st.frozensets(st.tuples(st.sampled_from(_OBJECTS), st.integers(1, LINES)
 
 
 def _a_body(name: str, version: int) -> bytes:
-    """Some lines have another content in each version, some another id, some no id at all; two thirds are equal to those of other
-    objects, on lines that depend on the version."""
+    """Lines with contents and ids by version, or none; two thirds equal other objects' lines, at places by version."""
     lines = []
     for line in range(LINES):
         at = (line + version) % LINES
@@ -81,7 +80,7 @@ def _raw(state: State) -> dict[str, Shelf]:
 
 
 def _refine(state: State, lost: Lost, held: Shelf | None, rows: int = 0) -> tuple[Shelf, Refined]:
-    """The files that a task writes, and what it tells."""
+    """A task's files and report."""
     raw = _raw(state)
     losers = as_bytes(_table(sorted(lost)))
     inputs = [Input(source, sorted(shelf.files), losers) for source, shelf in raw.items() if shelf.files]
@@ -104,7 +103,7 @@ def _as_counted(rows: Iterable[dict[str, Any]]) -> Counter[Any]:
 
 
 def _changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Counter[str]:
-    """By brute force; an event without any id is named by what it says."""
+    """By brute force; an event without any id is named by its content."""
 
     def by_key(rows: list[dict[str, Any]]) -> dict[Any, int]:
         return {(row["uuid"] or ("says", row["_meaning_hash"])): row["_meaning_hash"] for row in rows}
@@ -164,7 +163,7 @@ def _names(rows: list[dict[str, Any]]) -> set[Name]:
 
 
 def _expected(held: set[Name], state: State, lost: Lost) -> set[Name]:
-    """Winners by the pure rule; and what is held, where all of it is equal to them."""
+    """Winners by the pure rule; and the held rows, where all of them are equal."""
     rows = _raw_rows(state)
     wins = {row.content for row in rows if (row.object_key, row.line_number) not in lost}
     if wins == {content for *_, content in held}:
@@ -175,9 +174,9 @@ def _expected(held: set[Name], state: State, lost: Lost) -> set[Name]:
 @settings(deadline=None, max_examples=25)
 @given(_STATE, _LOST, _STATE, _LOST)
 def test_the_difference_makes_the_same_slice(then: State, then_lost: Lost, now: State, now_lost: Lost) -> None:
-    """Scenario: objects of both sources come, go and change, many of them with equal rows; other rows lose than before. Outcome:
-    the files that stay and the new ones hold the rows of the slice written whole, and of equal rows the one that was held, while
-    raw has it; files without a row that goes are left alone, all where rows are equal to those held; keys as by brute force."""
+    """Scenario: objects of both sources come, go and change, many with equal rows; losers change.
+    Outcome: kept and new files equal the slice written whole; of equal rows the held one stays while raw has it; files
+    without a change stay; keys as by brute force."""
     then_lost, now_lost = _losing(then, then_lost), _losing(now, now_lost)
     held, _ = _refine(then, then_lost, None, LINES * len(then))
     whole, _ = _refine(now, now_lost, None, LINES * len(now))
@@ -204,7 +203,7 @@ def _content(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_rows_that_are_held_twice_are_all_replaced() -> None:
-    """Scenario: somebody copied a file of the slice. Outcome: every file goes, and the slice is written whole."""
+    """Scenario: a file of the slice is copied. Outcome: every file goes, and the slice is written whole."""
     held, _ = _refine({"regular/o0": 0, "regular/o1": 0}, frozenset(), None)
     path = sorted(held.files)[0]
     held.files["data/copy.parquet"] = held.files[path]
@@ -219,8 +218,7 @@ def test_rows_that_are_held_twice_are_all_replaced() -> None:
 
 @pytest.mark.parametrize("kind", ["without a place", "without rows"])
 def test_files_of_another_hand_break_nothing(kind: str) -> None:
-    """Scenario: somebody wrote the slice again without telling where its rows are from, or left an empty file in it. Outcome: it
-    holds what it is to hold."""
+    """Scenario: a rewrite without lineage, or an empty file. Outcome: the slice gets its right content."""
     held, _ = _refine({"regular/o0": 0}, frozenset(), None)
     (path,) = held.files
     rows = pq.read_table(io.BytesIO(held.files[path]))
@@ -242,8 +240,7 @@ def test_files_of_another_hand_break_nothing(kind: str) -> None:
 
 
 def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
-    """Scenario: a column of refined was changed in its file, its hash left alone; a load takes another row out of the same file.
-    Outcome: the file is named."""
+    """Scenario: a column changed under its hash; a load takes another row of that file. Outcome: the file is named."""
     held, _ = _refine({"regular/o0": 0}, frozenset(), None)
     (path,) = held.files
     rows = pq.read_table(io.BytesIO(held.files[path]))
@@ -259,7 +256,7 @@ def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
 
 
 def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
-    """Scenario: more keys than are told. Outcome: none is told, and the rows are right; the driver asks the tables then."""
+    """Scenario: more keys than the bound. Outcome: none is reported, and the rows are right; the driver asks the tables."""
     monkeypatch.setattr(refine_task, "_MOST_TOLD_KEYS", 5)
     held, _ = _refine({"regular/o0": 0}, frozenset(), None)
     for state, is_told in (
@@ -273,7 +270,7 @@ def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
 
 @dataclass
 class _CountingShelf(Shelf):
-    """Counts the bytes that are read of each file."""
+    """Counts the bytes read of each file."""
 
     read: Counter[str] = field(default_factory=Counter)
 
@@ -289,7 +286,7 @@ class _CountingShelf(Shelf):
         return Body(body.read())
 
     def shares(self) -> dict[str, float]:
-        """File -> bytes read of it for each byte that it has."""
+        """File -> bytes read per byte of it."""
         return {key: self.read[key] / len(body) for key, body in self.objects.items()}
 
 
@@ -299,9 +296,8 @@ def _long_lines(first: int, count: int, **more: Any) -> bytes:
 
 
 def test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows() -> None:
-    """Scenario: a slice of 2,000 rows in time and 200 late ones, from files of raw of three arrival days; ten more arrive, one of
-    which replaces a late row. Outcome: of the files of raw that were there, and of the file of rows in time, few columns are
-    read; the late rows are written anew, and the new ones."""
+    """Scenario: ten more events arrive in a slice of 2,000 rows in time and 200 late ones; one replaces a late row.
+    Outcome: few columns are read of old raw files and of the timely file; only late rows are written anew."""
     raw, target = _CountingShelf({}), _CountingShelf({})
 
     def deliver(name: str, lines: bytes) -> str:
@@ -340,8 +336,7 @@ def test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows() -> 
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "of a broken page"])
 @pytest.mark.parametrize("place", ["raw", "refined"])
 def test_a_damaged_file_is_named_with_its_remedy(tmp_path: Path, damage: str, place: str) -> None:
-    """Scenario: a data file of raw, or of refined, is cut, empty, gone, or its pages are other bytes. Outcome: the task names it,
-    tells why, and what to do; it leaves no file of its own."""
+    """Outcome: a cut, empty, missing or damaged file is named with reason and remedy; no new file stays."""
     held, _ = _refine({"regular/o0": 0}, frozenset(), None)
     raw = _raw({"regular/o0": 1})
     for name, files in (("raw", raw["regular"].files), ("refined", held.files)):

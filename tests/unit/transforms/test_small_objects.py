@@ -1,4 +1,4 @@
-"""Small objects that are read together give what each gives alone; and what is held of them is bounded."""
+"""Small objects read together give each one's result, in bounded memory."""
 
 from __future__ import annotations
 

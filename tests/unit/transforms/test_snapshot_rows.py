@@ -1,4 +1,4 @@
-"""A snapshot becomes rows block by block, and none of them before all of it was read and found whole."""
+"""A snapshot becomes rows in blocks, only after all of it was read and found whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST = 8 * 1024**2
 
 
 class Watched(io.BytesIO):
-    """Bytes that know how much was asked of them at once."""
+    """Bytes that record the largest request."""
 
     most = 0
 
@@ -46,8 +46,6 @@ class Watched(io.BytesIO):
 
 @dataclass
 class Landing:
-    """One object."""
-
     body: bytes
     opened: list[Watched] = field(default_factory=list)
 
@@ -63,8 +61,7 @@ def read(landing: Landing, max_bytes: int = 64 * 1024**2, kind: ObjectKind = SNA
 
 
 def test_a_large_snapshot_is_read_in_small_parts_and_handed_on_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a snapshot of many items, then a few that are very long. Outcome: no part of the object that was asked for at
-    once, no block of items and no spool in memory is near its size; the rows are its items, with where they are from."""
+    """Outcome: no request, block or spool in memory is near the object's size; rows have their places."""
     kept: list[IO[bytes]] = []
     spool = snapshot_rows.a_spool
 
@@ -123,7 +120,7 @@ def test_an_object_of_more_bytes_than_are_allowed_is_not_opened() -> None:
 
 
 def test_a_history_becomes_rows_in_the_same_blocks() -> None:
-    """Outcome: two intervals that say the same are one row; what is trimmed is counted; one bad at its end has no rows."""
+    """Outcome: two equal intervals are one row; trimmed ones are counted; a bad end gives no rows."""
     head = b"id,status,active_start_date,active_end_date,site\n"
     lines = b"".join(b"%d, ACTIVE,2026-01-01,,Bern\n" % number for number in range(BLOCK_ITEMS + 1))
     parts = b"x,A,2026-01-01,2026-01-31,Bern\nx,A,2026-02-01,,Bern\n"

@@ -1,4 +1,4 @@
-"""An object that is no export, or whose last line is cut, is refused whole; lines of the vendor never refuse their object."""
+"""An object that is no export, or has a cut last line, is refused whole; bad vendor lines never refuse their object."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ TEXT = b"".join(line + b"\n" for line in EVENTS)
 
 @dataclass(frozen=True)
 class Shelf:
-    """A landing with one object."""
-
     body: bytes
 
     def open(self, key: str, etag: str) -> IO[bytes]:
@@ -33,7 +31,7 @@ class Shelf:
 
 
 def summary_of(text: bytes, *, parts: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
-    """What a task says of the object with this decompressed text; of one of its parts, if there are several."""
+    """A task's summary of an object with this text; of one part, if there are several."""
     body = gzip.compress(text, mtime=0)
     told = read(ObjectWork(Shelf(body), 1 << 24, max_line_bytes), [a_share("an object", len(body), parts=parts)])
     (summary,) = told.summaries
@@ -178,7 +176,7 @@ def test_an_hour_of_one_line_of_the_vendor_is_never_refused_for_it(name: str, en
     ids=["brace", "html", "null", "array", "bytes", "track", "deep"],
 )
 def test_a_bad_line_beside_one_of_the_vendor_costs_that_line_only(bad: bytes) -> None:
-    # As the first line, an array that is not closed makes the object an array.
+    # An unclosed array in the first line makes the object an array.
     texts = [EVENTS[0] + b"\n" + bad + b"\n", bad + b"\n" + EVENTS[0] + b"\n"]
     for text in texts[: 1 if bad.startswith(b"[[") else 2]:
         found = summary_of(text)

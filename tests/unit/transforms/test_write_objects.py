@@ -1,4 +1,4 @@
-"""A task writes what it reads: each slice into a file of its own, one open at a time, hashes included."""
+"""A task writes its slices into a file each, one open at a time, hashes included."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ QUARANTINED = replace(
 
 @dataclass
 class Shelf:
-    """Landing and warehouse in memory; counts how many files are open for writing at once."""
+    """Landing and warehouse in memory; counts the files open for writing at once."""
 
     url = "shelf:/"
     objects: dict[str, bytes]
@@ -92,7 +92,7 @@ def a_line(number: int, day: date, **more: Any) -> bytes:
 
 
 def run(shelf: Shelf, *projects: str, part: int = 0, parts: int = 1) -> Written:
-    """What one task tells; what it says that it wrote is what it wrote."""
+    """One task's report; asserts that it equals the written files."""
     group = [
         a_share(key, project=project, part=part, parts=parts)
         for key, project in zip(shelf.objects, projects, strict=True)
@@ -107,8 +107,7 @@ def rows_of(shelf: Shelf) -> list[dict[str, Any]]:
 
 
 def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
-    """Scenario: two rounds of forty days in one object, then two small objects of another project. Outcome: 41 files, one open at
-    a time; each tells day, project, rows; rows keep their order."""
+    """Scenario: two rounds of forty days, then another project. Outcome: 41 files, one open at a time; rows in order."""
     days = 40
     lines = [a_line(n, DAY - timedelta(days=n % days)) for n in range(2 * days)]
     shelf = Shelf(
@@ -136,15 +135,14 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
         assert [row["_line_number"] for row in rows] == sorted(row["_line_number"] for row in rows)
         folder = f"data/event_date={file['partition'][0]}/project_id={file['partition'][1]}/"
         assert folder in file["file-path"]
-        # Maintenance knows it by this name should no snapshot ever refer to it.
+        # Maintenance recognizes this name, should no snapshot ever refer to it.
         assert is_written(file["file-path"].removeprefix("shelf://"), LAYOUT.table_uuid)
     summaries = {row["object_key"]: row["rows"] for row in found.summaries}
     assert summaries == {"a": 2 * days, "b": 1, "c": 1}
 
 
 def test_parts_of_an_object_are_the_object() -> None:
-    """Scenario: an object of twelve thousand lines, some blank, some refused, is read whole, and in one to eight parts. Outcome:
-    the parts together hold each row once, with its line, and add up to the same summary."""
+    """Scenario: twelve thousand lines in one to eight parts. Outcome: each row once, with its line; equal summaries."""
     odd = {7: b"   ", 4_001: b"[1]", 10_000: b"{", 11_999: b""}
     lines = [odd.get(n, a_line(n, DAY - timedelta(days=n % 2), city="x" * (n % 50))) for n in range(1, 12_001)]
     body = gzip.compress(b"\n".join(lines), compresslevel=1)
@@ -162,7 +160,7 @@ def test_parts_of_an_object_are_the_object() -> None:
 
 
 def test_a_bad_object_is_bad_in_every_part_and_one_that_moved_between_them_moved() -> None:
-    """Outcome: counts of what some parts saw are never told as the object's."""
+    """Outcome: counts of some parts are never the object's."""
     good, broken = (gzip.compress(a_line(1, DAY)), gzip.compress(a_line(1, DAY))[:-3])
     parts = [run(Shelf({"a": broken}), PROJECT, part=part, parts=2).summaries[0] for part in range(2)]
     assert joined(parts) == parts[0]
@@ -175,7 +173,7 @@ def test_a_bad_object_is_bad_in_every_part_and_one_that_moved_between_them_moved
 
 
 def test_every_row_carries_the_hashes_of_what_was_parsed() -> None:
-    """Outcome: as the reference in Python hashes it; a row that differs in how it travelled shares its meaning only."""
+    """Outcome: the Python reference's hashes; a row with another transport shares its meaning alone."""
     shelf = Shelf(
         {
             "a": gzip.compress(
@@ -210,7 +208,7 @@ def test_a_full_warehouse_fails_the_task_by_its_name_and_leaves_nothing() -> Non
 
 
 def test_a_task_that_is_given_back_leaves_nothing() -> None:
-    """Scenario: in the driving process, an object of more text than it should hold follows one whose file is written."""
+    """Scenario: in the driving process, an object of too much text follows one whose file is written."""
     bomb = gzip.compress(a_line(1, DAY) + b"\n" * (MOST_TEXT_BYTES + 1))
     shelf = Shelf({"a": gzip.compress(a_line(1, DAY)), "b": bomb})
     with here(), pytest.raises(TooLargeHereError):
@@ -220,8 +218,7 @@ def test_a_task_that_is_given_back_leaves_nothing() -> None:
 
 
 def test_refused_lines_and_objects_are_files_of_quarantine() -> None:
-    """Scenario: two batches, one accepted, one not, with bad lines and a bad object. Outcome: a file for each arrival day; every
-    refused line with its place and what became of its batch; no good line."""
+    """Outcome: a file for each arrival day; every refused line with its place and its batch's verdict; no good line."""
     later = DAY + timedelta(days=1)
     good, bad = a_line(1, DAY), b"\xff{"
     shelf = Shelf(
