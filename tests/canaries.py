@@ -223,7 +223,6 @@ class Story:
 
 
 def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
-    """The whole story; returns the findings and the searched places."""
     story = Story(folder)
     secrets = story.secrets
     with ExitStack() as stack:

@@ -42,7 +42,6 @@ class Row:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Deviations from the promise."""
         if self.loaded is None:
             return ()
         fault, said = self.fault, self.loaded.said

@@ -515,7 +515,6 @@ def a_copy() -> Iterator[Path]:
 
 
 def outcome(copy: Path, test: str) -> tuple[int, str]:
-    """pytest's exit code, and its line about the first failure."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", "--show-capture=no", test],

@@ -36,8 +36,6 @@ _UNDONE_EVERY = 12
 
 @dataclass
 class Account:
-    """One writer's publishes, and the reader's findings."""
-
     catalog: str
     promise: Promise
     publishes: Counter[str] = field(default_factory=Counter)
@@ -65,7 +63,6 @@ class _Landing(LandingFolder):
             self._put(Source.REGULAR, day, 3, [self._line(day, f"{day}-{number}", day) for number in range(8)])
 
     def late_facts(self) -> tuple[Source, date]:
-        """Events of any day, delivered with the last one."""
         return self._put(Source.REGULAR, _DAYS[-1], self._rng.randrange(16, 24), self._lines(_DAYS[-1]))
 
     def corrections(self) -> tuple[Source, date]:

@@ -63,7 +63,6 @@ def corpus() -> tuple[str, list[bytes]]:
 
 
 def damaged(line: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """The line with up to three changes."""
     changed = bytearray(line)
     for _ in range(chance.randrange(4)):
         at = chance.randrange(len(changed) + 1)

@@ -67,7 +67,6 @@ class Hand:
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """The order's result."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -126,7 +125,6 @@ class Meeting:
     account: Account
 
     def source_of(self, hour: int) -> Source:
-        """Late hours are recovered ones."""
         return Source.BACKFILL if hour > 19 else Source.REGULAR
 
     def deliver(self, name: tuple[date, int]) -> None:

@@ -16,7 +16,6 @@ IMAGES = PROJECT_ROOT / "docs" / "images"
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Webserver and daemon over an empty landing; the calendar starts ten days ago."""
     from tests.browser.deployment import Deployment, a_day
 
     with Deployment(tmp_path_factory.mktemp("deployment"), a_day(10)) as made:

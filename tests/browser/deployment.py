@@ -181,7 +181,6 @@ class Deployment(LandingFolder):
 
 
 def a_day(back: int) -> date:
-    """So many days ago."""
     return datetime.now(UTC).date() - timedelta(days=back)
 
 
@@ -196,7 +195,6 @@ def launch(page: Any, path: str, partitions: str) -> None:
     if confirm.is_visible():
         confirm.click()
     days.wait_for()
-    # The dialog begins with the last 90 days.
     everything = page.get_by_text("Show all partitions")
     if everything.is_visible():
         everything.click()

@@ -28,8 +28,6 @@ def process_of(deployment: Deployment, run_id: str) -> int:
 
 
 def wait_until_paused(deployment: Deployment, paused: Path, known: set[str]) -> dict[str, Any]:
-    """The run that reached its pause."""
-
     def found() -> dict[str, Any] | None:
         running = [run for run in deployment.runs() if run["status"] == "STARTED" and run["runId"] not in known]
         return running[0] if running and paused.exists() else None

@@ -20,7 +20,6 @@ def days(is_full: bool) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory, days: tuple[int, int]) -> Iterator[Deployment]:
-    """Its calendar is long and its chunks may be short."""
     total, chunk = days
     folder = tmp_path_factory.mktemp("queue")
     with Deployment(folder, a_day(total + 4), {"TIDEMARK_DAYS_PER_RUN": str(chunk)}) as made:

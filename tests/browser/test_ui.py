@@ -26,7 +26,6 @@ def load_from_the_group_page(page: Any, deployment: Deployment, partitions: str)
 
 
 def boxes(page: Any) -> dict[str, str]:
-    """Asset -> text of its box on the group page."""
     page.goto(GROUP)
     page.get_by_text(re.compile("[1-9][0-9]*% filled")).first.wait_for()
     page.wait_for_load_state("networkidle")
@@ -99,7 +98,6 @@ def test_a_range_with_a_red_day_is_loaded_understood_and_recovered(
 
 
 def test_a_single_day_is_loaded_from_the_group_page(page: Any, deployment: Deployment) -> None:
-    """Outcome: one run, and each table's page shows that day with its rows."""
     day = a_day(3)
     deployment.deliver_hours(day, events=5)
     assert load_from_the_group_page(page, deployment, str(day))["status"] == "SUCCESS"

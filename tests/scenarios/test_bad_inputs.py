@@ -107,7 +107,6 @@ def _name(day: date, *, hour: int = 10, shard: str = "#1", project: str = PROJEC
 
 
 def _good(day: date, number: int = 1, **changes: Any) -> bytes:
-    """A good line; equal arguments give equal bytes."""
     plain = {
         "insert_id": f"good-{day}-{number}",
         "uuid": f"uuid-{day}-{number}",
@@ -504,8 +503,6 @@ NOW = datetime.combine(LAST_DAY + timedelta(days=1), time(12), UTC)
 
 @dataclass(frozen=True)
 class Found:
-    """State that a load left, read from the tables, the ledger and the run."""
-
     pipeline: Pipeline
     run: Outcome
     raw: list[dict[str, Any]]
@@ -526,7 +523,6 @@ class Found:
         )
 
     def raw_rows(self, key: str) -> dict[int, dict[str, Any]]:
-        """Line number -> row of one object in raw."""
         rows = [row for row in self.raw if row["_object_key"] == key]
         assert len({row["_line_number"] for row in rows}) == len(rows)
         return {row["_line_number"]: row for row in rows}
@@ -681,7 +677,6 @@ def test_the_failure_names_each_refused_day_and_no_other(bad_landing: Found) -> 
 
 
 def test_loading_again_publishes_nothing_and_fails_nothing(bad_landing: Found) -> None:
-    """Outcome: refusals stay, no table has a new snapshot, the run is green."""
     p = bad_landing.pipeline
     before = p.snapshots()
     again = p.run(FIRST_DAY, LAST_DAY)

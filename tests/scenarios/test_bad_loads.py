@@ -41,8 +41,6 @@ def _good(shard: int) -> Lines:
 
 @dataclass(frozen=True)
 class BadLoad:
-    """A change of a closed day, and how it is reported."""
-
     what: str
     spoil: Callable[[int, Lines], Lines | None]
     """Shard and its lines -> lines delivered instead; None = the object is deleted."""

@@ -322,7 +322,6 @@ def _require_no_secret(world: _World) -> None:
     assert [str(find) for find in (*finds, *world.watched.finds)] == []
     kinds = ("cluster/*.log", "cluster/*/*/app-*/*/stderr", "events/*/events_*", "pages/page-*", "*.err")
     assert all(list(written.glob(kind)) for kind in kinds)
-    # A worker's page shows its executor's command line.
     assert any(b"CoarseGrainedExecutorBackend" in page.read_bytes() for page in written.glob("pages/page-*"))
     assert count > 20
 

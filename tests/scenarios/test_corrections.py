@@ -35,8 +35,6 @@ Found = dict[date, float]
 
 @dataclass(frozen=True)
 class Correction:
-    """A correction of a published purchase of 10."""
-
     what: str
     changes: Mapping[str, str]
     """Changed times; its amount is 25."""

@@ -124,8 +124,7 @@ Story = tuple[dict[str, Any], dict[str, int], Counter[tuple[str, ...]], dict[str
 
 
 def _story(p: Pipeline) -> Story:
-    """Digests on record, commits per table, every change on record, partitions that Dagster shows as materialized.
-    Quarantine is written before the batch is judged, perhaps twice; its rows are compared instead."""
+    """Digests, commits per table, changes on record, materialized partitions. Quarantine may be written twice: its rows."""
     changes = Counter(
         (record.table, str(record.key), str(record.digest_before), str(record.digest_after))
         for record in p.ledger.publications()
@@ -191,8 +190,7 @@ def test_killed_and_started_again(
     form: str,
 ) -> None:
     """Scenario: SIGKILL at a point, once (always with --full, with JVM and workers); the load is started again.
-    Outcome: digests, commits, changes and materialized partitions equal an undisturbed run's; ledger and tables agree
-    before it."""
+    Outcome: digests, commits, changes and partitions equal an undisturbed run's; ledger and tables agree before it."""
     started = time.monotonic()
     name, _, table = point.partition(":")
     armed = point.replace(INSIDE, Failpoint.BEFORE_PUBLISH)

@@ -75,7 +75,6 @@ def test_only_days_with_files_of_another_format_pass_through_spark(
 
 
 def _written(p: Pipeline) -> set[Path]:
-    """All data files ever written for refined."""
     return set(Path(p.settings.warehouse_url).glob(f"{REFINED}/data/**/*.parquet"))
 
 

@@ -80,8 +80,7 @@ def _joined_with_the_current_table(p: Any) -> dict[tuple[date, str], int]:
 
 def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp_path: Path) -> None:
     """Scenario: a month later days are loaded again, in the same lake and in a new one; then a snapshot is corrected.
-    Outcome: equal digests, unlike a join with today's items; only slices that used the snapshot change; replays are
-    equal."""
+    Outcome: equal digests, unlike a join with today's items; only slices of the snapshot change; replays are equal."""
     p = pipeline()
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     for day in (FIRST, SECOND):

@@ -32,7 +32,6 @@ class Daemon:
         return {str(day) for day in tick.get_requested_partitions(REVENUE_REPORT)}
 
     def run(self, day: str) -> dict[str, Any]:
-        """Run the asset for a day; return its metadata."""
         job = self._defs.resolve_implicit_global_asset_job_def()
         result = job.execute_in_process(asset_selection=[REVENUE_REPORT], partition_key=day, instance=self._instance)
         (event,) = result.asset_materializations_for_node("reports__revenue_report")

@@ -80,7 +80,6 @@ def an_excluded_object_among_others(p: Story) -> Steps:
 
 
 def a_day_whose_only_object_is_excluded_is_empty_and_stands(p: Story) -> Steps:
-    """Outcome: the day is empty and green, and no load takes it for lost."""
     p.now = SOON
     p.deliver(DAY, events_on(DAY, 12))
     key = p.deliver(NEXT, events_on(NEXT, 12))

@@ -75,7 +75,6 @@ def duplicates_name_the_row_that_beats_them(p: Story) -> Steps:
     assert publication.record.cause.kind is CauseKind.FIRST_BUILD
     assert one.standings[0].reason is None
 
-    # All uuids of the key find the same event.
     for uuid in ("u-1", "u-2"):
         assert _only(_explain(p, uuid)) == one
     with pytest.raises(SettingsError):

@@ -74,7 +74,6 @@ def _code_version(table: Table, changed: Collection[Table], settings: Settings) 
 
 
 def _held(found: folds.Folds) -> dict[Slice, dict[str, WrittenSlice]]:
-    """Content of the files, without names."""
     return {key: {name: replace(one, files=()) for name, one in told.items()} for key, told in found.items()}
 
 

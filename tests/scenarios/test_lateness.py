@@ -89,8 +89,7 @@ def fortnight(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(fortnight: Fortnight) -> None:
     """Scenario: a quarter of two weeks' rows is two days late, with a window of one day; an object is replaced twice.
-    Outcome: the sketch is that of raw's rows; the load warns of the window, and Dagster shows how many rows came after
-    it."""
+    Outcome: the sketch is that of raw's rows; the load warns of the window; Dagster counts the rows that came after it."""
     p, first = fortnight.p, fortnight.first
     ordinary = arriving(DAYS[0], *range(20, 26), TWO_DAYS + 7, TWO_DAYS + 8)
     assert on_record(p, DAYS[0]) == expected(ordinary)

@@ -64,7 +64,6 @@ def _metadata(p: Pipeline) -> set[Path]:
 
 
 def _made(files: set[Path], ago: timedelta) -> None:
-    """Set the creation time inside these metadata files."""
     at = round((datetime.now(UTC) - ago).timestamp() * 1000)
     for path in files:
         text = re.sub(r'"last-updated-ms"\s*:\s*\d+', f'"last-updated-ms":{at}', path.read_text(), count=1)
@@ -126,7 +125,6 @@ def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipelin
     assert {one.table.key for one in attach(p.lakehouse.tables, p.settings, found)} == behind
     run = p.load(DAY)
     assert run.success, run.failure()
-    # The other catalog's commit is kept, and its slices are not built again.
     assert (p.digests(), p.count(REFINED)) == (digests, 12)
     assert all(report.failure is None for report in _maintain(p).values())
     p.settings = other
@@ -138,8 +136,7 @@ def _another_mark() -> dict[str, Any]:
 
 
 def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: mistyped, missing, foreign, half-written marks. Outcome: a mismatch is refused; a crash locks nobody
-    out."""
+    """Scenario: mistyped, missing, foreign, half-written marks. Outcome: only mismatches are refused."""
     fresh = pipeline()
     _look(fresh)
     marker = Path(fresh.settings.warehouse_url) / "_tidemark" / MARKER

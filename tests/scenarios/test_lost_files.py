@@ -20,7 +20,6 @@ TABLES = (RAW, REFINED, COUNTS)
 
 
 def _lose(p: Any, key: str, day: date = DAY) -> list[str]:
-    """Remove the live files of a slice; return their names."""
     paths = [Path(unquote(urlparse(path).path)) for path in sorted(p.files(key, day))]
     assert paths
     for path in paths:

@@ -63,7 +63,6 @@ def _maintain(
 
 
 def _grow_old(p: Pipeline) -> None:
-    """All files are 40 days old."""
     old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
     for path in Path(p.settings.warehouse_url).rglob("*"):
         os.utime(path, (old, old))
@@ -87,7 +86,6 @@ def _stale(p: Pipeline) -> set[str]:
 
 
 def _orphan(p: Pipeline) -> Path:
-    """A file of a killed Iceberg writer."""
     path = an_orphan_below(Path(p.settings.warehouse_url) / REFINED)
     path.write_bytes(b"half a file")
     return path
@@ -484,8 +482,7 @@ def test_refused_lines_and_history_are_kept_for_times_of_their_own(pipeline: Any
 
 
 def test_the_job_says_what_it_did(pipeline: Any) -> None:
-    """Scenario: the job, dry and real, beside branches of an ended run and of another ledger. Outcome: the other's
-    stays."""
+    """Scenario: dry and real, beside branches of an ended run and of another ledger. Outcome: the other's stays."""
     p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 10))
     ended = p.run(DAY)

@@ -56,8 +56,7 @@ def _of(notices: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, webhook: Webhook) -> None:
-    """Scenario: a final day changes while the webhook fails, is refused, the run dies before it sends, a loss is
-    accepted, a rollback.
+    """Scenario: changes, refusal and rollback of a final day, while the webhook fails and a run dies before it sends.
     Outcome: each change and the refusal's end arrive once, in order, with measures, cause, run and deliveries."""
     p = pipeline(notify_urls=(webhook.url,))
     began = datetime.now(UTC)

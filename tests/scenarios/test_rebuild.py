@@ -334,7 +334,6 @@ def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> N
         killed(point, qualifier, swap_in, "swap", str(rebuild.number))
         found = {name: {k: str(d) for k, d in _measured(p, name).items()} for name in (REFINED, REVENUE)}
         assert found in [{name: state[name] for name in found} for state in (before, expected)], point
-        # The state is recorded in the same transaction as main.
         state = RebuildState.SWAPPED if found[REVENUE] == expected[REVENUE] else RebuildState.SWAPPING
         assert p.ledger.rebuilds.get(rebuild.number).state is state
     swap_in()
@@ -507,7 +506,6 @@ def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any
         finally:
             failpoints.watch()
 
-        # The load's commit, which the swap met, and the swap's.
         assert len(p.lakehouse.commits(EVENT_COUNTS, None)) == heads + 2
         assert done.returncode == 1
         assert f"left out: {days[2]}/{PROJECT} {COUNTS}: few_events: 7 events of 12" in done.stdout
@@ -586,7 +584,6 @@ def _paying(p: Any) -> dict[date, int | None]:
 
 
 def _maintain(p: Any) -> None:
-    """Maintenance a month later."""
     old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
     for path in Path(p.settings.warehouse_url).rglob("*"):
         os.utime(path, (old, old))

@@ -80,12 +80,10 @@ class Incident:
     def tidemark(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         self._capfd.readouterr()
         done = self._shell(*words, **environment)
-        # Progress goes to the terminal itself.
         told = done.stderr + self._capfd.readouterr().err
         return subprocess.CompletedProcess(words, done.returncode, done.stdout, told)
 
     def found(self, *words: str, **environment: str) -> dict[str, Any]:
-        """The reconciliation's JSON."""
         found: dict[str, Any] = json.loads(self.tidemark("reconcile", *words, "--json", **environment).stdout)
         return found
 
@@ -94,12 +92,10 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     pipeline: Any, vendor: Vendor, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Scenario: 37 events are lost in four ways, three of them silent; totals and keys arrive after the loads.
-    Outcome: check, status, page and command name each day; `--repair` loads and recovers until all agree, and then does
-    nothing."""
+    Outcome: check, status, page and command name each day; `--repair` loads and recovers until all agree."""
     incident = Incident(pipeline(), vendor, tmp_path / "home", capfd)
     p = incident.p
     assert p.run(DAYS[0], DAYS[-1]).success
-    # Without totals nothing is compared, and nothing agrees.
     nothing = incident.tidemark("reconcile", *SPAN)
     assert nothing.returncode == 1
     assert "there is nothing to compare" in nothing.stdout
@@ -176,7 +172,6 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
 
 
 def _told_of_golden(p: Any) -> list[tuple[str, date, NoticeKind]]:
-    """Table, day and kind of the golden notices, in order."""
     kinds = (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT)
     notices = p.ledger.outbox.recorded_since(datetime(2020, 1, 1, tzinfo=UTC))
     return [(one.table, one.key.event_date, one.kind) for one in notices if one.kind in kinds]

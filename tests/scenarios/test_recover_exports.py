@@ -114,7 +114,6 @@ def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(pipeline: An
 
     assert _published(p) == _published(calm)
     require_known(p)
-    # A second time there is nothing to ask and nothing to publish.
     asked, history = len(vendor.asked), p.history()
     assert shell("recover", *span, "--load").returncode == 0
     assert (len(vendor.asked), p.history()) == (asked, history)

@@ -49,7 +49,6 @@ def test_a_lost_ledger_is_rebuilt_and_nothing_doubles(pipeline: Any) -> None:
 
 
 def test_a_replaced_object_replaces_its_rows(pipeline: Any) -> None:
-    """Outcome: its old rows are gone, other objects' rows stay."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 30, prefix="a"), shard=1)
     p.deliver(DAY, events_on(DAY, 30, prefix="b"), shard=2)

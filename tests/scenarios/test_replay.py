@@ -196,7 +196,6 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     assert own.pin != own.read_from
     assert f"(not read from snapshot {pinned})" in str(own)
 
-    # A row vanishes from a file of raw, then the file.
     (path, *_) = _files(p, p.lakehouse.head(REGULAR_EVENTS))
     _rewrite_without_its_last_row(path)
     tampered = _replay(p, REFINED, THEN, second)

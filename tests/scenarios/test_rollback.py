@@ -197,7 +197,6 @@ def test_a_rollback_is_rolled_back(two_states: TwoStates) -> None:
 
 
 def test_one_table_goes_back_and_the_rest_stands(two_states: TwoStates) -> None:
-    """Outcome: nothing else changes; loads keep the rest up to date."""
     p, right, then, wrong = two_states
 
     roll_back(_runtime(p), _request(then, DAYS[1:2], (REVENUE,)))
@@ -377,7 +376,6 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
         # As if it named one of two snapshots after maintenance found both due.
         upkeep, head = Upkeep(p.spark, p.settings.catalog_name), p.lakehouse.head(REFINED_EVENTS)
         past = [one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0] if one.snapshot_id != head]
-        # Behind the expired ones.
         named = next(one for one in past if one not in p.lakehouse.ancestry(REFINED_EVENTS))
         other, between = next(one for one in past if one != named), datetime.now(UTC)
         with p.lakehouse.branches.keeping(REFINED_EVENTS, [named], "late"):
@@ -394,7 +392,6 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
 
 
 def _move_an_event(p: Any) -> None:
-    """Delivered, not loaded."""
     moving = events_on(DAYS[0], 120)[3]
     at = {"server_upload_time": f"{DAYS[1]} 12:00:00.000000", "processed_time": f"{DAYS[1]} 12:00:01.000000"}
     p.deliver(DAYS[1], [{**moving, **at, "event_time": f"{DAYS[1]} 00:10:00.000000"}], hour=12)

@@ -29,8 +29,6 @@ START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_ran
 
 @dataclass
 class Sensors:
-    """A pipeline's sensors, with cursors as the daemon keeps them."""
-
     p: Pipeline
     cursors: dict[str, str | None] = field(default_factory=dict)
     launched: set[str] = field(default_factory=set)
@@ -64,13 +62,11 @@ class Sensors:
         return [(date.fromisoformat(one.tags[START]), date.fromisoformat(one.tags[END])) for one in requests]
 
     def said(self, name: str, when: str, *, minutes: int = 0) -> str:
-        """The reason to request nothing."""
         found = self.tick(name, when, minutes=minutes)
         assert not found.run_requests
         return str(found.skip_message)
 
     def run(self, name: str, when: str, *, minutes: int = 0) -> list[dg.ExecuteInProcessResult]:
-        """Launch an evaluation's requests, like the daemon."""
         results = []
         for request in self.tick(name, when, minutes=minutes).run_requests or []:
             results.append(

@@ -32,7 +32,6 @@ def _a_first_day(p: Story) -> Steps:
 
 
 def a_provisional_day_becomes_final(p: Story) -> Steps:
-    """Outcome: provisional, then final; the numbers are not published twice."""
     p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
     p.deliver(DAY, events_on(DAY, 10))
     p.mark(DAY)

@@ -55,7 +55,6 @@ def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bu
         assert "every load tries again" in run.failure()
         assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (0, 10)
         assert p.rows("raw/quarantine") == []
-        # The refused object alone is left.
         again = p.run(DAY, NEXT)
         assert again.success, again.failure()
         assert faults.met[Fault.ARCHIVED] >= 3
@@ -68,8 +67,7 @@ def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bu
 
 
 def test_links_cost_at_most_their_own_batch(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a link out of landing, and a loop. Outcome: the first is named, not followed; the second's day is
-    refused."""
+    """Outcome: a link out of landing is named and not followed; the second day's loop refuses that day."""
     p = pipeline(max_unreadable_objects=5)
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 10), shard=1)

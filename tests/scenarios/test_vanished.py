@@ -1,5 +1,4 @@
-"""Vanished deliveries (wrong bucket, lifecycle rules, unfinished rewrites, expired credentials) empty no published day;
-an operator is notified, and a later delivery heals."""
+"""Vanished deliveries (wrong bucket, lifecycle rules, unfinished rewrites, expired credentials) empty no published day."""
 
 from __future__ import annotations
 
@@ -26,7 +25,6 @@ RAW, REFINED = "raw/regular_events", "refined/events"
 
 
 def _published(p: Any) -> Any:
-    """Everything readers see, and the number of changes."""
     return p.digests(), p.history()
 
 
@@ -79,7 +77,6 @@ def history_may_expire_behind_the_horizon_and_not_before_it(p: Story) -> Steps:
     assert (yield p.load(BEFORE, THIRD)).success
     before = _published(p)
     p.remove(*keys[BEFORE], keys[DAY][0], keys[NEXT][0], *keys[THIRD])
-    # The horizon is thirty days.
     p.now = datetime(2026, 3, 5, 12, tzinfo=UTC)
     run = yield p.load(BEFORE, THIRD)
     _assert_missing(p, run, NEXT, 1, keys[NEXT][0])

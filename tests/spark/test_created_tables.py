@@ -32,7 +32,6 @@ def catalog(spark: Any, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("table", ALL_TABLES, ids=lambda table: table.key)
 def test_a_new_table_is_as_declared(spark: Any, catalog: str, table: Table) -> None:
-    """Outcome: columns, slices, write order and properties are as declared."""
     Lakehouse(spark, catalog).ensure(table)
 
     java = JavaTables(spark, catalog).load(table)

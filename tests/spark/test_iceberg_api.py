@@ -120,14 +120,12 @@ class Lake:
         return Path(self.settings.catalog_url.removeprefix("sqlite:///"))
 
     def row(self) -> dict[str, Any]:
-        """The table's row in the catalog."""
         with closing(sqlite3.connect(self.database)) as database:
             database.row_factory = sqlite3.Row
             (found,) = database.execute("SELECT * FROM iceberg_tables").fetchall()
         return dict(found)
 
     def metadata_files(self) -> set[str]:
-        """Every version of the table's metadata."""
         return {path.name for path in Path(self.settings.warehouse_url).rglob("*.metadata.json")}
 
     def written(self, metadata: Any) -> tuple[str, str]:
@@ -141,7 +139,6 @@ class Lake:
         return before, after
 
     def swap(self, before: str, after: str) -> None:
-        """Swap the pointer as a publish does."""
         engine = sa.create_engine(self.settings.catalog_url)
         with engine.begin() as connection:
             locations = lock_pointers(connection, self.settings.catalog_name, [TABLE])

@@ -88,7 +88,6 @@ class Lake:
         return PublishRequest(run_id, run_id, changes, steps, stand_ins, **more)
 
     def step(self, change: SliceChange, snapshot_id: int, rows: int, pins: Mapping[str, int]) -> Changes:
-        """The record of one slice's change."""
         table, (key,) = change.table.key, change.slices
         before = self.ledger.slices(table, None).get(key)
         digest = Digest(rows, rows, rows)
@@ -400,7 +399,6 @@ def test_another_writer_of_the_same_slice_wins(lake: Lake) -> None:
     assert [lake.everything()] == left
     assert lake.rows(key) == [0, 5]
 
-    # Two files in the slice, which a compaction joins.
     files = lake.lakehouse.identifier(BOTH[1])
     condition = f"{BOTH[1].day_column} = DATE '{key.event_date}'"
     lake.lakehouse.spark.sql(f"INSERT INTO {files} SELECT * FROM {files} WHERE {condition} LIMIT 1")

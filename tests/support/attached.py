@@ -27,7 +27,6 @@ def is_attached() -> bool:
 
 
 def attach() -> SparkSession:
-    """Make the other process's session the session of this one."""
     gateway = launch_gateway()
     jvm = gateway.jvm
     running = jvm.org.apache.spark.SparkContext.getOrCreate()

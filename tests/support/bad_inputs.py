@@ -21,8 +21,6 @@ CORRECT = "Put a corrected object on the same name; every load notices it."
 
 
 class Fate(StrEnum):
-    """The fate of a snapshot, of delivered intervals, or of golden totals."""
-
     READ = "read"
     REFUSED = "refused whole, the day keeps its old state"
     NOT_LOADED = "not loaded; the run's log names it"
@@ -48,7 +46,6 @@ class Case:
 
     @property
     def row(self) -> str:
-        """As the document shows it."""
         said = f"`{self.said}`" if self.said else "–"
         fate = f"{self.fate}: {self.keeps}" if self.keeps else self.fate
         return f"| {' | '.join((self.name, fate, said, self.hint))} |"

@@ -131,7 +131,6 @@ class Outcome:
         return {**shown, "data_version": (found.tags or {})["dagster/data_version"]}
 
     def check_metadata(self, key: str, check: str, day: date) -> Mapping[str, Any]:
-        """Metadata of a check's evaluation of a day."""
         (found,) = [
             data.metadata
             for data in (
@@ -169,8 +168,6 @@ def _days(first: date, last: date | None) -> list[date]:
 
 @dataclass
 class Loaded:
-    """The result of a load without Dagster."""
-
     ledger: Ledger
     run_id: str
     reports: Sequence[TableReport] = ()
@@ -219,7 +216,6 @@ class Loaded:
         return [key.event_date for report in self.reports if report.table == table for key in report.built]
 
     def failed_checks(self) -> set[tuple[str, str, date]]:
-        """Table, check and day of each failed evaluation."""
         return {
             (one.table, found.check.name, one.key.event_date)
             for report in self.reports
@@ -238,8 +234,6 @@ def _config(decided: Mapping[str, Any]) -> LoadConfig:
 
 
 class LandingFolder:
-    """Landing as a folder, with the vendor's ways of writing to it."""
-
     landing: Path
     grammar: KeyGrammar
 
@@ -266,7 +260,6 @@ class LandingFolder:
             (self.landing / key).unlink()
 
     def mark(self, day: date, *, hours: Iterable[int] = range(24), project: str = PROJECT) -> None:
-        """Put the markers of a day."""
         for hour in hours:
             path = self.landing / self.grammar.format_marker(BatchKey(Source.REGULAR, project, day), hour)
             path.parent.mkdir(exist_ok=True)
@@ -388,7 +381,6 @@ class Pipeline(LandingFolder):
         return [table for table in ALL_TABLES if not self.only or self.lakehouse.knows(table)]
 
     def rows(self, key: str) -> list[dict[str, Any]]:
-        """All rows of a table's main."""
         return [row.asDict() for row in self.spark.table(self.lakehouse.identifier(table_by_key(key))).collect()]
 
     def count(self, key: str, day: date | None = None) -> int:
@@ -401,11 +393,9 @@ class Pipeline(LandingFolder):
         return found[wanted].paths if wanted in found else frozenset()
 
     def change(self, **settings: Any) -> None:
-        """Settings of the following runs."""
         self.settings = self.settings.model_copy(update=settings)
 
     def snapshots(self) -> dict[str, int]:
-        """Table -> number of snapshots."""
         return {table.key: self._snapshot_count(table) for table in self.tables}
 
     def history(self) -> dict[str, int]:
@@ -426,7 +416,6 @@ class Pipeline(LandingFolder):
         return {one: str(r.digest) for one, r in self.ledger.slices(key, None).items() if r.digest.rows}
 
     def history_of(self, key: str) -> int:
-        """Number of snapshots that main went through."""
         return len(self.lakehouse.commits(table_by_key(key), None))
 
     def verdict(self, key: str, day: date, project: str = PROJECT) -> str:

@@ -146,7 +146,6 @@ def engine_pages(port: int, folder: Path) -> Iterator[list[str]]:
 
 
 def kept_databases(server: Server, folder: Path) -> None:
-    """The databases' content as text."""
     for name in DATABASES:
         dump = subprocess.run(
             [

@@ -58,8 +58,6 @@ class Cut:
 
 @dataclass
 class Findings:
-    """One cut's figures, and its contradictions in words."""
-
     heads: dict[str, int | None]
     """Table -> main's snapshot; staged snapshots change pointers and no head."""
     aggregates: list[str] = field(default_factory=list)

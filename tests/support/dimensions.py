@@ -110,7 +110,6 @@ def load_items(
 
 
 def active_events(p: Any) -> dict[tuple[date, str], int]:
-    """Day and item -> published events."""
     return {(row["event_date"], row["item_id"]): row["events"] for row in p.rows(ACTIVE)}
 
 

@@ -57,8 +57,6 @@ def zipped(members: Sequence[tuple[str, bytes]], **options: Any) -> bytes:
 
 @dataclass
 class Vendor:
-    """The vendor's data and behaviour."""
-
     url: str = ""
     objects: dict[str, dict[Hour, dict[int, bytes]]] = field(default_factory=dict)
     """Project -> hour -> shard -> gzip file."""
@@ -87,7 +85,6 @@ class Vendor:
         self.faults.append(lambda asked: answer if when(asked) else None)
 
     def environment(self) -> dict[str, str]:
-        """Variables that point `tidemark` to it."""
         names = {"TIDEMARK_EXPORT_API_URL": self.url}
         for project, (key, secret) in self.keys.items():
             names |= {f"TIDEMARK_EXPORT_KEY_{project}": key, f"TIDEMARK_EXPORT_SECRET_{project}": secret}

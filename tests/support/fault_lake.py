@@ -66,8 +66,6 @@ class State:
 
 @dataclass
 class Lake:
-    """The deployment, and the ways to spoil it."""
-
     folder: Path
     bucket: Any
     s3_url: str
@@ -116,7 +114,6 @@ class Lake:
         return State(story, name, objects, files)
 
     def restore(self, state: State) -> None:
-        """Restore the state; nothing is spoiled."""
         self._empty(state.story)
         self.server.copy_database(state.database, "lake")
         for key, body in state.objects.items():
@@ -155,7 +152,6 @@ class Lake:
         return folder
 
     def fill_warehouse(self) -> None:
-        """Leave hardly any space on the tables' disk."""
         assert self.warehouse is not None
         used = shutil.disk_usage(self.warehouse).used // 1024**2
         _mount(self.warehouse, f"remount,size={used + _SPARE_MEGABYTES}m")
@@ -260,7 +256,6 @@ def _mount(folder: Path, options: str) -> None:
 
 @contextmanager
 def a_lake(folder: Path) -> Iterator[Lake]:
-    """A deployment without data."""
     with ExitStack() as stack:
         s3 = stack.enter_context(a_working_server())
         server = stack.enter_context(a_postgres())

@@ -56,8 +56,6 @@ _STATUS = {
 
 @dataclass
 class Faults:
-    """Which requests fail, and how many did."""
-
     choose: Callable[[str, str, int], Fault | None] = lambda method, path, turn: None
     """(method, path, number of earlier such requests) -> fate."""
     met: Counter[Fault] = field(default_factory=Counter)
@@ -86,7 +84,6 @@ class Faults:
 
 @contextmanager
 def a_faulty_proxy(target: str, faults: Faults) -> Iterator[str]:
-    """URL of a proxy before the server `target`."""
     host = urllib.parse.urlsplit(target).netloc
 
     class Proxy(BaseHTTPRequestHandler):

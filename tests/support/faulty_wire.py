@@ -55,7 +55,6 @@ class Wire:
 
 @contextmanager
 def a_faulty_wire(target: int) -> Iterator[Wire]:
-    """A proxy before the server at this port."""
     wire = Wire(target)
     listener = socket.create_server(("127.0.0.1", 0))
     wire.port = listener.getsockname()[1]

@@ -22,8 +22,6 @@ _AWAY_SECONDS = 3.0
 
 
 class Promise(StrEnum):
-    """Possible ends of a load that meets a fault."""
-
     SUCCESS = "success"
     """After bounded retries."""
     SENTENCE = "one sentence"

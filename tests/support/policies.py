@@ -81,13 +81,11 @@ def policy(name: str) -> list[Grant]:
 
 
 def refused(grants: Iterable[Grant], asked: Iterable[Asked]) -> list[str]:
-    """Requests without a grant."""
     known = list(grants)
     return sorted({str(one) for one in asked if not any(grant.allows(one) for grant in known)})
 
 
 def unneeded(grants: Iterable[Grant], asked: Iterable[Asked]) -> list[str]:
-    """Grants without a request."""
     made = list(asked)
     return [
         str(grant)

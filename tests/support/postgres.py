@@ -32,7 +32,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Of the default database."""
         return self._url("postgres")
 
     def database(self, name: str) -> str:
@@ -53,12 +52,10 @@ class Server:
         self._run("dropdb", "-h", str(self.folder), "-p", str(self.port), "-U", self.superuser, *words)
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off"
         self._run("pg_ctl", "-w", "-D", f"{self.folder}/db", "-o", options, "-l", f"{self.folder}/log", "start")
 
     def stop(self) -> None:
-        """Cut all connections and stop."""
         self._run("pg_ctl", "-w", "-D", f"{self.folder}/db", "-m", "fast", "stop")
 
     def start_again(self) -> None:

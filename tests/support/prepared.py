@@ -34,7 +34,6 @@ class KeptFolder:
         _copy(folder / DATABASE, beside / DATABASE)
 
     def put_back(self) -> None:
-        """Restore the folder."""
         for path in self._paths():
             if path not in self._files:
                 path.unlink()
@@ -78,8 +77,7 @@ Again = Callable[[], AbstractContextManager[tuple[Pipeline, _T]]]
 def a_prepared_pipeline(
     spark: Any, folder: Path, prepare: Callable[[Pipeline], _T], *, has_home: bool = False, **settings: Any
 ) -> Iterator[Again[_T]]:
-    """A pipeline that `prepare` has loaded once for many tests. `has_home`: Dagster's storage lies in the pipeline's
-    folder, shared with other processes and restored too; else it begins anew."""
+    """A pipeline that `prepare` loads once. `has_home`: Dagster's storage is in its folder, shared and restored too."""
     place, beside = folder / "prepared", folder / "kept"
     place.mkdir()
     beside.mkdir()

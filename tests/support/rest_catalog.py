@@ -48,8 +48,7 @@ def _as_asked(_: str, respond: Callable[[], Answered]) -> Answered:
 def a_rest_catalog(
     folder: Path, answer: Callable[[str, Callable[[], Answered]], Answered] = _as_asked
 ) -> Iterator[tuple[str, list[str]]]:
-    """Its address, and every request as `METHOD /path`, in order. `answer` gets each request and its execution; it may
-    raise NoAnswerError."""
+    """Its address, and every request as `METHOD /path`. `answer` gets each request and its execution, or raises."""
     folder.mkdir(parents=True, exist_ok=True)
     catalog = SqlCatalog("rest", uri=f"sqlite:///{folder}/rest.db", warehouse=f"file://{folder}/warehouse")
     asked: list[str] = []
@@ -214,7 +213,6 @@ def _there(answer: Callable[..., Answered]) -> Callable[..., Answered]:
 
 
 def endpoints(without: Sequence[str] = ()) -> list[str]:
-    """Endpoints that the server lists."""
     names = {
         "/v1/namespaces/([^/]+)/tables/([^/]+)": "/v1/{prefix}/namespaces/{namespace}/tables/{table}",
         "/v1/namespaces/([^/]+)/tables": "/v1/{prefix}/namespaces/{namespace}/tables",

@@ -31,7 +31,6 @@ def event_hash(row: Mapping[str, Any], types: Mapping[str, str], transport: Coll
 
 
 def encoding(row: Mapping[str, Any], types: Mapping[str, str]) -> bytes:
-    """The encoding of domain/slices.py."""
     numbers: list[str] = []
     texts: list[bytes] = []
     for name, kind in types.items():

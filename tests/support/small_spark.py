@@ -20,8 +20,7 @@ def small_config(jvm_options: str) -> dict[str, str]:
 
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""The second compiler took 40 % of the JVM's time without a faster story; it pays over hundreds of equal loads. Without
-it the JVM reserves 48 MB for code."""
+"""The second compiler took 40 % of the JVM's time without a faster story; without it 48 MB are enough for code."""
 SMALL = small_config(FIRST_COMPILER)
 BOTH_COMPILERS = small_config("")
 

@@ -77,8 +77,7 @@ class Cluster:
 
 @contextmanager
 def a_cluster(folder: Path, *cores: int, memory: str = "1g", **variables: str) -> Iterator[Cluster]:
-    """A master, and a worker for each number of cores, with Python where the driver says. `memory`: for each worker's
-    executors. `variables`: environment that executors inherit."""
+    """A master, and a worker per number of cores. `memory`: for a worker's executors. `variables`: executors inherit."""
     with ExitStack() as stack:
 
         def daemon(name: str, number: int, *words: str) -> _Daemon:

@@ -44,8 +44,7 @@ def a_victim(
     has_engine: bool = False,
     **settings: Any,
 ) -> Iterator[Victim]:
-    """`tidemark load` on a pipeline's tables, with a `home_below` its folder; it will pause at `point`. `has_engine`:
-    it starts a JVM of its own, which dies with it; else it uses this process's."""
+    """`tidemark load` in a process that pauses at `point`. `has_engine`: with a JVM that dies with it, else this one's."""
     words = ("load", "--source", source.value, "--from", str(first), "--to", str(last))
     with a_command(pipeline, words, point, has_engine=has_engine, **settings) as victim:
         yield victim
@@ -55,7 +54,6 @@ def a_victim(
 def a_command(
     pipeline: Any, words: Sequence[str], point: str, *, has_engine: bool = False, **settings: Any
 ) -> Iterator[Victim]:
-    """Any `tidemark` command, like `a_victim`."""
     folder = pipeline.landing.parent
     home_below(folder).mkdir(exist_ok=True)
     small = {"spark_master": "local[2]", "spark_driver_memory": "1g", "spark_config": SMALL}

@@ -37,7 +37,6 @@ class Webhook:
 
     @property
     def notices(self) -> list[dict[str, Any]]:
-        """All accepted notices, in order."""
         return [notice for body in self.taken for notice in body["notices"]]
 
 

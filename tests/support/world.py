@@ -41,8 +41,6 @@ Steps = Generator[Load, Loaded, None]
 
 
 class Story(LandingFolder):
-    """One project of a world: its landing, its loads, its tables and ledger."""
-
     def __init__(self, world: Pipeline, project: str, tables: Tables) -> None:
         self._world, self.project, self._tables = world, project, tables
         self.landing, self.grammar, self.ledger = world.landing, world.grammar, world.ledger
@@ -114,7 +112,6 @@ class Story(LandingFolder):
         }
 
     def publications(self, key: str | None = None) -> list[PublicationRecord]:
-        """All changes on record, or those of one table."""
         return [one for one in self.ledger.publications(*([key] if key else [])) if one.key.project_id == self.project]
 
     def history(self) -> Counter[str]:
@@ -130,7 +127,6 @@ class Tables:
         self._read: dict[str, dict[str, list[dict[str, Any]]]] = {}
 
     def rows(self, key: str) -> Mapping[str, list[dict[str, Any]]]:
-        """Project -> rows."""
         if key not in self._read:
             self._read[key] = found = defaultdict(list)
             for row in self._world.rows(key):

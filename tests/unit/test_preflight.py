@@ -9,8 +9,6 @@ PREFLIGHT = Path(__file__).resolve().parents[2] / "deploy" / "preflight.sh"
 
 
 class Machine:
-    """A PATH with the test's programs alone."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.bin = root / "bin"

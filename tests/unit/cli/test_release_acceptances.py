@@ -16,7 +16,6 @@ AGGREGATE = "aggregates/active_item_events"
 
 
 def _accepted(table: str, project: str, loaded: tuple[str, ...]) -> set[tuple[str, Slice]]:
-    """As the following load's run config is read."""
     held = [Held(table, Slice(DAY, project), "was wrong", EMPTY, EMPTY, "is built again")]
     config = {AcceptanceKind.CHANGE: acceptances_of(held, PROJECTS, "it was right")}
     return set(read_acceptances(config, KINDS, loaded, SHARED))

@@ -114,7 +114,6 @@ def test_files_of_secrets_that_documents_name_are_never_committed() -> None:
 
 
 def pins(path: Path) -> dict[str, tuple[str, frozenset[str]]]:
-    """Package and marker -> version and sums."""
     found: dict[str, tuple[str, set[str]]] = {}
     name = ""
     for line in path.read_text("utf-8").splitlines():

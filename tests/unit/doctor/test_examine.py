@@ -164,8 +164,7 @@ def test_what_is_late_of_a_landing_is_told_by_time(ledger: Ledger, settings: Set
 
 
 def test_readers_whose_notices_are_set_aside_are_not_told(ledger: Ledger, settings: Settings) -> None:
-    """Scenario: two receivers refused notices, one is no longer configured. Outcome: red, with the command to send
-    again."""
+    """Scenario: two receivers refused notices, one is not configured. Outcome: red, with the command to send again."""
     url = "https://hooks.example.com/services/T0"
     telling = settings.model_copy(update={"notify_urls": (url,)})
     ledger.outbox.register({receiver_id(url): "hooks.example.com/***", "other": "gone.example.com/***"})

@@ -99,8 +99,7 @@ def test_a_project_is_a_number_and_nothing_else(monkeypatch: pytest.MonkeyPatch,
 @many
 @given(st.lists(TEXT, min_size=1, max_size=4).map("/".join), st.sampled_from(Source))
 def test_no_key_leads_out_of_its_project(tmp_path: Path, key: str, source: Source) -> None:
-    """Scenario: any text as an object's key. Outcome: no delivery, or one inside this project; a folder stays inside
-    too."""
+    """Scenario: any text as an object's key. Outcome: no delivery, or one inside this project; folders stay inside too."""
     grammar = EXPORT_FORMAT.keys("{prefix}_{date}_{hour}_complete")
     found = grammar.parse(source, "10001", key, "", 1)
     if getattr(found, "batch", None) is not None:
@@ -183,7 +182,6 @@ WORDS: tuple[tuple[str, ...], ...] = (
 @given(TEXT)
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_a_word_of_a_command_is_good_or_bad_usage(words: tuple[str, ...], text: str) -> None:
-    """Outcome: 0, or 2 with a sentence and no stack trace."""
     if "\0" in text or text.startswith("-"):
         return
     done = CliRunner().invoke(app, [word.replace("{}", text.encode("utf-8", "replace").decode()) for word in words])

@@ -33,7 +33,6 @@ SECONDS = st.lists(st.integers(-3_600, YEAR), min_size=1, max_size=200)
 
 
 def a_sketch(seconds: Sequence[int]) -> LatenessSketch:
-    """As raw's audit counts rows."""
     sketches = []
     for one in seconds:
         sketches.append(LatenessSketch({bin_of(one): 1}, 0, one, one))

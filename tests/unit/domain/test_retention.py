@@ -39,7 +39,6 @@ def test_a_change_recorded_within_the_history_can_be_undone_whenever_it_was_comm
 
 
 def test_a_head_that_is_old_stays() -> None:
-    """A table without a write for a year."""
     assert expirable([_snapshot(1, 400), _snapshot(2, 300)], {2}, NOW, timedelta(days=30)) == [1]
     assert expirable([_snapshot(1, 400)], {1}, NOW, timedelta(days=30)) == []
 

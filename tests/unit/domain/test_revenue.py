@@ -44,8 +44,7 @@ def test_no_revenue_is_lost_to_the_look_at_the_text() -> None:
 
 
 def test_what_repeats_the_revenue_of_another_event_neither_has_nor_claims_any() -> None:
-    """Outcome: by default the two types that the vendor computes; an event without a type has revenue, an empty list
-    excepts none."""
+    """Outcome: by default the vendor's two types; an event without a type has revenue, an empty list excepts none."""
     kinds = (SALE, f"{SALE} (Verified)", f"{SALE} (Unverified)", f"{SALE} (verified)", None)
 
     def found(rule: RevenueRule) -> list[list[tuple[bool, Decimal | None, bool]]]:
@@ -88,8 +87,7 @@ def test_every_name_that_settings_take_is_read() -> None:
 
 
 def test_an_amount_of_a_million_digits_is_unreadable_at_once() -> None:
-    """Scenario: amounts, exponents, numbers and names beyond JSON's limits. Outcome: unreadable and claimed within
-    seconds."""
+    """Scenario: amounts, exponents, numbers and names beyond JSON's limits. Outcome: claimed within seconds."""
     digits = "1" * 1_000_000
     bags = [
         f'{{"{name}": "{text}", "price": 1}}' for name in ("revenue", "quantity") for text in (digits, f"0.{digits}")

@@ -110,8 +110,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
 @pytest.mark.parametrize("name", ["TIDEMARK_CATALOG_URL", "TIDEMARK_LEDGER_URL"])
 def test_a_database_url_is_never_echoed(name: str, shell: Callable[..., Any], tmp_path: Path) -> None:
-    """Scenario: `status` and `load` with mistyped and dead URLs. Outcome: one sentence; the canary is in no output or
-    file."""
+    """Scenario: `status` and `load` with mistyped and dead URLs. Outcome: one sentence; no output or file has the
+    canary."""
     for url in [*MISTYPED, *WELL_FORMED]:
         for words in (
             (("status",), ("status", "--verbose"), LOAD)

@@ -222,8 +222,7 @@ def test_a_url_of_the_vendor_that_cannot_be_asked_is_refused_without_showing_it(
 
 
 def test_what_kubernetes_says_of_a_service_is_no_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a cluster has services `tidemark` and `tidemark-web`. Outcome: pods start; a mistaken setting is
-    refused."""
+    """Scenario: a cluster has a service `tidemark`. Outcome: pods start; a mistaken setting is refused."""
     for service in ("TIDEMARK", "TIDEMARK_WEB"):
         for name, value in {
             "SERVICE_HOST": "10.0.0.7",
@@ -293,8 +292,7 @@ ROLE = (
 def test_what_only_works_on_one_machine_is_refused_for_a_cluster(
     master: str, changes: dict[str, Any], said: str | None
 ) -> None:
-    """Outcome: on a cluster, one sentence for invisible places and exposed secrets, without the secret; one machine
-    takes all."""
+    """Outcome: one sentence for places that workers cannot see and for exposed secrets; one machine takes all."""
     require_cluster_settings(Settings(**{**BUCKETS, **changes}, spark_master="local[2]"))
     settings = Settings(**{**BUCKETS, **changes}, spark_master=master)
     if said is None:

@@ -28,7 +28,6 @@ def decompress(body: bytes, max_bytes: int) -> bytes:
 
 
 def lines(text: bytes) -> list[Line]:
-    """Every line, whatever its block."""
     whole = [line for block in blocks(io.BytesIO(text), 1000, 1 << 20, 1 << 20) for line in block.each()]
     for max_lines, max_bytes in ((1, 1 << 20), (2, 7), (3, 1)):
         parts = [

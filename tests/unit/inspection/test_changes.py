@@ -45,7 +45,6 @@ def digest(rows: int) -> Digest:
 
 
 def publish(ledger: Ledger, table: str, key: Slice, rows: int, run_id: str, *, is_final: bool = True) -> None:
-    """Publish a slice with so many rows on top of its record."""
     read = ledger.slices(table, None).get(key, SliceRecord(table, key, Verdict.PUBLISHED))
     snapshot = len(ledger.publications()) + 1
     figures = {"rows": rows, "revenue": 1.5 * rows}
@@ -94,7 +93,6 @@ def test_changes_and_refusals_of_a_period(ledger: Ledger) -> None:
 
 
 def test_changes_whose_notices_are_gone_are_told_by_publications(ledger: Ledger) -> None:
-    """The same change as before, without its deliveries."""
     publish(ledger, REVENUE, KEY, 10, "run-1")
     publish(ledger, REVENUE, KEY, 12, "run-2")
     with_notices = changes_since(ledger, LONG_AGO).changes

@@ -314,7 +314,6 @@ def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there
     missing, withdrawn = set(hours_of(plan, plan.missing)), set(hours_of(plan, plan.withdrawn))
     gone = recorded - listed
     assert missing | withdrawn <= gone
-    # A missing object refuses the batch, and nothing is withdrawn from it.
     assert withdrawn == (set() if missing else gone)
     assert missing == (
         set() if is_accepted else {one for one in gone if one[0] not in {hour for hour, _ in listed - recorded}}
@@ -352,8 +351,7 @@ def verdict_of(plan: BatchPlan, *read: DeliveryRecord, **settings: Any) -> tuple
 
 
 def test_the_same_bytes_under_another_etag_are_no_new_delivery() -> None:
-    """Scenario: landing is copied, a shard is late. Outcome: withdrawn until the others are hashed, then missing; read
-    once."""
+    """Scenario: landing is copied, a shard is late. Outcome: withdrawn until the others are hashed, then missing."""
     plan = plan_of([a_delivery(shard=2, etag="copied")], [a_record(), a_record(shard=2)])
     assert plan.needs_work
     copied = a_record(shard=2, etag="copied")
@@ -578,8 +576,7 @@ def test_past_the_horizon_new_versions_are_still_taken_and_nothing_leaves_even_w
 
 
 def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it() -> None:
-    """Outcome: the object is read again; if landing lost it, the batch is refused until accepted. Refused lines do not
-    count."""
+    """Outcome: the object is read again; if landing lost it, the batch is refused until accepted."""
     damaged = replace(a_record(10), etag=f"{DAMAGED}e1", sha256=None)
     assert plan_of([a_delivery(9), a_delivery(10)], [a_record(9), damaged], now=LATER).changed == (a_delivery(10),)
     lost = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER)
@@ -687,7 +684,6 @@ def test_hours_that_never_came_are_told_after_the_deadline_where_the_exporter_wr
 
 
 def _judged_as(plan: BatchPlan, **settings: Any) -> BatchRecord:
-    """The record of a batch whose objects raw holds."""
     verdict, evaluation = judge({BATCH: plan}, {}, {}, Settings(**settings))[BATCH]
     return plan.record(verdict, evaluation, Settings(**settings))
 

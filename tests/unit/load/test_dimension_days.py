@@ -137,7 +137,6 @@ def of_events(
 
 
 def used(plan: SlicePlan | None) -> set[date]:
-    """Days of the snapshots among a plan's inputs."""
     assert plan is not None
     return {name.day for name in plan.present.upstream if name.table == SNAPSHOT.key}
 

@@ -31,8 +31,7 @@ FOOTERS = 77
     ],
 )
 def test_footers_are_asked_only_where_they_decide(files: int, size: int, local_bytes: int, is_asked: bool) -> None:
-    """Scenario: files that are small; large; many and large; too many for this process; and a load that must not run
-    here."""
+    """Scenario: files that are small, large, many and large, too many for this process; a load that must not run here."""
 
     def no_session() -> Any:
         raise AssertionError("started Spark")

@@ -112,8 +112,7 @@ def test_recovered_hours_alone_make_no_day_final(ledger: Ledger, batches: list[B
 
 
 def test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come_or_are_let_go(ledger: Ledger) -> None:
-    """Outcome: from the deadline on changes are bounded, under a provisional label; complete or accepted hours make it
-    final."""
+    """Outcome: from the deadline on changes are bounded; complete or accepted hours make the day final."""
     warned = Evaluation(Check.DELIVERY_COMPLETE, False, figures={HOURS_HELD: 12})
     reconciled = Evaluation(Check.DELIVERY_RECONCILES, True)
     short = a_batch(hours=tuple(range(12)), evaluations=(reconciled, warned))

@@ -310,8 +310,7 @@ def test_recoveries_rest_before_they_are_loaded() -> None:
 
 
 def test_a_project_begins_for_sensors_where_it_begins_for_loads() -> None:
-    """Scenario: history was recovered before the first regular day, which begins at 14:00. Outcome: it lacks hours for
-    both."""
+    """Scenario: recoveries before the first regular day, which begins at 14:00. Outcome: it lacks hours for both."""
     hours = range(14, 24)
     known: dict[str, Any] = {"recorded": [a_record(hour) for hour in hours], "markers": markers_of(hours), "now": PAST}
     came = [a_delivery(hour) for hour in hours]

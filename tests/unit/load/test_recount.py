@@ -46,7 +46,6 @@ def refused(day: date, before: int, check: CheckRule = Check.COUNT_IS_EXPECTED, 
 
 
 def plans_of(ledger: Ledger, day: date, delivered: dict[date, SnapshotDelivery]) -> dict[date, SlicePlan]:
-    """Of a load of this day alone."""
     key = Slice(day, ALL_PROJECTS)
     facts = Facts(
         SETTINGS, frozenset({key}), {}, {},

@@ -54,7 +54,6 @@ def folder(tmp_path: Path) -> StackFolder:
 
 @pytest.fixture
 def _of_another_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with settings and a shell with variables."""
     clone = tmp_path / "clone"
     clone.mkdir()
     (clone / "tidemark.toml").write_text(ANOTHER)
@@ -64,7 +63,6 @@ def _of_another_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_environment_is_a_deployment(folder: StackFolder) -> None:
-    """The shell reads the written file."""
     variables = deployment(folder, read_options({"STACK_PORT_S3": "19000"}))
     assert {variables["AWS_ENDPOINT_URL"], variables["AWS_ENDPOINT_URL_S3"]} == {"http://127.0.0.1:19000"}
     write_environment(folder, variables)

@@ -53,8 +53,6 @@ def until(is_so: Callable[[], object]) -> None:
 
 @dataclass
 class Stack:
-    """A folder, output, and actions."""
-
     folder: StackFolder
     said: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
@@ -78,7 +76,6 @@ class Stack:
 
     @property
     def living(self) -> list[str]:
-        """Servers with this set's id."""
         return sorted(name for _, name in bearers(self.folder.id))
 
     def pids(self) -> dict[str, int]:
@@ -130,11 +127,9 @@ def test_a_server_that_fails_takes_with_it_what_was_started(stack: Stack) -> Non
         stack.supervisor.up(stages)
     error = caught.value
     assert (error.subject, error.reason) == ("broken", "did not come up: it ended with exit code 3")
-    # Its standard output and its errors.
     assert set(error.last_lines) == {"one of its lines", "cannot open its database"}
     assert str(stack.folder.log("broken")) in error.hint
     assert "prepare never" not in stack.done
-    # Earlier processes go on.
     assert (stack.living, list(stack.pids())) == (["running"], ["running"])
 
 
@@ -165,8 +160,7 @@ def test_a_set_that_is_up_does_not_move_to_another_port(stack: Stack) -> None:
 def test_a_set_that_is_up_takes_no_other_choice(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scenario: `make up` again, with more memory. Outcome: a refusal that keeps the file; the first choice is up
-    already."""
+    """Scenario: `make up` again, with more memory. Outcome: a refusal that keeps the file; the first choice is up."""
     server = stack.server("spark-worker-1")
     monkeypatch.setattr(
         commands, "stages_of", lambda folder, options, variables: [[replace(server, choices=options.chosen)]]

@@ -132,8 +132,6 @@ def away() -> Sequence[RebuiltSlice]:
 
 
 def lost(story: Story, *slices: RebuiltSlice) -> Step:
-    """Catching up records slices and dies."""
-
     def step() -> Sequence[RebuiltSlice]:
         story.ledger.rebuilds.record(story.rebuild, slices)
         return away()
@@ -329,8 +327,8 @@ def test_what_a_swap_publishes_can_be_replayed_with_its_settings(story: Story) -
 
 
 def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story: Story) -> None:
-    """Outcome: the publish asks for both days' inputs as built, for the remaining neighbour as main held it at the last
-    look, and for the rebuild; refined that goes is revenue's new input."""
+    """Outcome: the publish asks for both days' inputs as built, for the remaining neighbour as last seen, for the
+    rebuild."""
     story.runtime.settings = story.runtime.settings.model_copy(update={"dedupe_window_days": 1})
     before, after, far = (Slice(DAY + timedelta(days=shift), PROJECT) for shift in (-1, 1, 2))
     raw, files = "raw/regular_events", SliceFiles(frozenset({"a"}), 1000)
@@ -476,8 +474,7 @@ def test_a_slice_of_an_undo_is_restored_to_its_own_publication(story: Story) -> 
 
 
 def test_the_baseline_of_a_swap_or_a_rollback_holds_what_the_run_read_that_built_it(story: Story) -> None:
-    """Scenario: a final day is rebuilt, and rolled back to an earlier load. Outcome: earlier recoveries lift no bound
-    again."""
+    """Scenario: a final day is rebuilt, and rolled back. Outcome: earlier recoveries lift no bound again."""
     final = made(1000, 1, final_at="2026-02-05T00:00:00+00:00")
     swapped = swap._baseline(final, None, True, NOW)
     assert swapped is not None

@@ -101,7 +101,6 @@ class Place:
         return list(dict.fromkeys(str(one.error) for one in self.outcomes if one.error is not None))
 
     def files(self) -> dict[str, bytes]:
-        """Key -> bytes, for all of landing."""
         return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
 
     def to_load(self, listing: Listing | None = None) -> tuple[dict[int, int], ArrivalStatus]:
@@ -631,7 +630,6 @@ _BEFORE = Hour(DAY - timedelta(days=1), 7)
 
 
 def _raw_holds(place: Place, hour: Hour) -> None:
-    """As if an object of this hour were loaded."""
     batch = BatchKey(Source.REGULAR, PROJECT, hour.day)
     key = GRAMMAR.format_delivery(batch, hour.hour, 1)
     record = DeliveryRecord(batch, key, "etag", 100, None, 3, 3, 0, 0, None, is_accepted=True)

@@ -459,8 +459,7 @@ def test_the_command_works_on_a_bucket(shell: Any, s3: Place, tmp_path: Path) ->
 
 
 def test_an_hour_whose_recovery_began_gets_no_marker_of_a_move(shell: Any, folder: Place, tmp_path: Path) -> None:
-    """Outcome: the two claimed hours without a marker stay, with the command that ends the recovery, exit 1; others
-    move."""
+    """Outcome: the two claimed hours without a marker stay, with the command that ends the recovery, exit 1."""
     moves = [a_key(hour) for hour in (7, 8, 9, 10, 11)]
     folder.fill({key: body(key) for key in moves})
     folder.put(a_marker(10, source=Source.BACKFILL), b"")

@@ -52,7 +52,6 @@ def a_run(
     *,
     is_ours: bool = True,
 ) -> str:
-    """A run in Dagster, of our or another code location."""
     location = HERE if is_ours else Location(HERE.loadable_target_origin, "elsewhere")
     definition = build_defs(SETTINGS).resolve_job_def(job)
     repository = build_defs(SETTINGS).get_repository_def()
@@ -68,7 +67,6 @@ def status_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
 
 
 def time_passes(ledger: Ledger) -> None:
-    """For looks."""
     with ledger.engine.begin() as connection:
         for row in connection.execute(PROCESSES.select()).mappings():
             if row["looked_at"]:
@@ -78,7 +76,6 @@ def time_passes(ledger: Ledger) -> None:
 
 
 def looks(instance: dg.DagsterInstance, ledger: Ledger, count: int) -> list[Any]:
-    """Results of so many looks."""
     found = []
     for _ in range(count):
         found += report_dead_runs(instance, ledger, "tidemark")
@@ -133,8 +130,7 @@ def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_i
 
 
 def test_a_run_elsewhere_or_without_a_process_is_waited_for(instance: dg.DagsterInstance, ledger: Ledger) -> None:
-    """Outcome: a container's run and one without an op fail after their looks; others' and starting ones are not
-    touched."""
+    """Outcome: a container's run and one without an op fail after their looks; others' and starting ones do not."""
     silent, missed = a_run(instance), a_run(instance, "maintenance")
     foreign = a_run(instance, is_ours=False)
     starting = a_run(instance, status=dg.DagsterRunStatus.STARTING)

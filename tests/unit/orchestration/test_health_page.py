@@ -133,7 +133,6 @@ def test_charts_take_all_colours_from_the_page_so_that_both_schemes_are_read(his
 
 
 def test_every_red_day_is_there_with_its_reason_and_its_command(history: HealthReport) -> None:
-    """Old ones, in folded months, as well as new ones."""
     page = parsed(page_of(history))
     windows = [" ".join(text.split()) for text in page.windows.values()]
     assert history.calendar is not None

@@ -48,7 +48,6 @@ def run(instance: dg.DagsterInstance) -> str:
 
 
 def record(instance: dg.DagsterInstance, run_id: str) -> tuple[Any, ...]:
-    """Dagster's view of a run and its assets."""
     events = [
         (entry.dagster_event.event_type_value, entry.dagster_event.message)
         for entry in instance.all_logs(run_id)

@@ -90,8 +90,7 @@ def test_every_look_works_on_what_is_simulated(place: Place) -> None:
 def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outcome: no look exceeds its bound; the newest day is requested at once, the old one in its turn, until given up;
-    a round covers everything."""
+    """Outcome: no look exceeds its bound; the newest day is requested at once, others in turn; a round covers all."""
     monkeypatch.setattr(sensors, "MOST_SLICES", 24)
     settings = SIZE.settings(place.folder)
     old = DAYS[20]
@@ -158,8 +157,7 @@ def _first_days(look: Any) -> list[date]:
 def test_a_day_outside_of_the_calendar_is_tried_as_often_as_any_although_a_recent_day_is_loaded_for_it(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a stale day before the calendar, built with a recent arrival day. Outcome: three requests, not endless
-    ones."""
+    """Scenario: a stale day before the calendar, built with a recent arrival day. Outcome: three requests."""
     outside, arrival = DAYS[2], DAYS[-2]
     batch = BatchKey(Source.REGULAR, "10001", arrival)
     known = ledger.batch_days_of(Source.REGULAR, "10001", [arrival])[arrival][batch]

@@ -37,9 +37,8 @@ _IN_THIS_PROCESS = {"module": "dagster._core.launcher.sync_in_memory_run_launche
 
 
 def test_dagster_ends_a_range_as_failed_for_a_day_without_materialization_and_a_job_as_its_runs(tmp_path: Path) -> None:
-    """Outcome: with a waiting day, each run succeeds, but the assets' backfill fails, unlike the job's. If this fails,
-    Dagster has
-    learned of such days (dagster-io/dagster#34219): remove `told_backfill` and the word in each asset's description."""
+    """Outcome: each run succeeds, but the assets' backfill fails, unlike the job's. If this fails, Dagster has learned
+    of waiting days (dagster-io/dagster#34219): remove `told_backfill` and the word in each asset's description."""
     file = tmp_path / "location.py"
     file.write_text(_LOCATION)
     with (

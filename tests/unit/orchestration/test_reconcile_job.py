@@ -27,8 +27,7 @@ NOW = datetime(2026, 2, 10, tzinfo=UTC)
 def test_the_job_turns_the_check_yellow_and_green_again(
     settings: Settings, ledger: Ledger, instance: dg.DagsterInstance
 ) -> None:
-    """Scenario: a difference, within tolerance, bad lines, no totals. Outcome: run and check name it; no totals, no
-    fault."""
+    """Scenario: a difference, within tolerance, bad lines, no totals. Outcome: run and check name each fault."""
     record = SliceRecord("refined/events", Slice(DAY, PROJECT), Verdict.PUBLISHED, digest=Digest(60, 1, 1))
     ledger.record(Changes(slices=[record]), "run")
 

@@ -107,7 +107,6 @@ def _theirs() -> dg.JobDefinition:
 
 
 def _run(config: dict[str, Any]) -> tuple[str, dg.DagsterRun]:
-    """The operator's last message, and the run."""
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.execute_job(dg.reconstructable(_theirs), instance=instance, run_config=config)
         run = instance.get_run_by_id(result.run_id)

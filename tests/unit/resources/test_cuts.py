@@ -79,8 +79,7 @@ def test_no_line_shows_what_opens_the_catalog() -> None:
 def test_the_shell_tells_usage_from_what_is_not_there(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outcome: 1 without a publication, 2 for an impossible state; ids in JSON are text; readers learn the lake's
-    promise."""
+    """Outcome: 1 without a publication, 2 for an impossible state; ids in JSON are text; the lake's promise is named."""
     monkeypatch.chdir(tmp_path)
     places = {
         "CATALOG_URL": f"sqlite:///{tmp_path}/ledger.db",

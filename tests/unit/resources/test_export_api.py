@@ -88,7 +88,6 @@ def test_an_answer_that_trickles_without_end_is_given_up(
 
 def test_a_url_with_a_path_is_asked_as_it_is(vendor: Vendor) -> None:
     assert isinstance(Asking(vendor, export_api_url=f"{vendor.url}/api/2/export")(), bytes)
-    # A missing page is not "no data".
     with pytest.raises(ExportAnswerError, match="does not ask for keys as the Export API does"):
         Asking(vendor, export_api_url=f"{vendor.url}/api/3/export")()
 

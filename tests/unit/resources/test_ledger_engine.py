@@ -134,8 +134,7 @@ def test_a_process_that_stands_still_in_its_transaction_holds_it_for_a_while_and
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: a process is paused inside a write transaction; another wants to write.
-    Outcome: the server ends the transaction after our limit, the other writes, the first reports its loss. A limit of
-    the server, the role or the URL counts instead."""
+    Outcome: the server ends it after our limit (or its own, the role's, the URL's), and the paused one reports its loss."""
     command = [sys.executable, "-c", _HOLDER, postgres]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     monkeypatch.setattr(engine, "_LOCK_SECONDS", 20)

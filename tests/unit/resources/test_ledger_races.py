@@ -102,8 +102,7 @@ def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
 
 
 def test_other_files_of_the_same_rows_change_nothing_else_and_only_what_was_read(ledger: Ledger) -> None:
-    """A verdict and a hold made during a joining of files stay. Where the row names other files by now, nothing is
-    written, and the head is doubted where a commit cannot be taken back."""
+    """Verdicts and holds recorded while files were joined stay. Rows that name other files are not written."""
     ledger.record(Changes(slices=[MINE], head=(TABLE, 10, None)), "own")
     ledger.interventions.hold({TABLE: [KEY]}, "why", "person")
     ledger.record(Changes(slices=[replace(_slice(ledger), verdict=Verdict.HELD, reason="held: why")]), "person")
@@ -179,8 +178,7 @@ def _strictly(ledger: Ledger, changes: Changes) -> None:
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_an_object_that_is_excluded_while_it_is_loaded_is_not_published(ledger: Ledger, is_new: bool) -> None:
-    """Outcome: a conflict with the batch's place, nothing written; planned with the exclusion the load goes through; an
-    exclusion in another batch blocks nothing."""
+    """Outcome: a conflict with the batch's place, nothing written; a load that plans with the exclusion goes through."""
     mine = _judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("mine")])
     other = replace(OUT, batch=replace(BATCH, project_id="10002"), object_key="other")
     ledger.interventions.exclude([other], "person")

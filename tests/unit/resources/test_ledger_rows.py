@@ -86,7 +86,6 @@ def _stored(ledger: Ledger, table: sa.Table, name: str) -> Any:
 
 
 def _with(ledger: Ledger, name: str, stored: Any) -> SliceRecord:
-    """The record of a slice with this value in a column."""
     ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.REFUSED)]), "run")
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {SLICES.name} SET {name} = ?", (json.dumps(stored),))
@@ -95,7 +94,6 @@ def _with(ledger: Ledger, name: str, stored: Any) -> SliceRecord:
 
 @pytest.mark.parametrize("name", STATES)
 def test_an_input_state_keeps_its_stored_form(ledger: Ledger, name: str) -> None:
-    """Outcome: it is read as a value, and written again unchanged."""
     stored, state = STATES[name]
     record = _with(ledger, "input_state", stored)
     assert record.input_state == state

@@ -19,7 +19,6 @@ Rows = dict[str, list[str]]
 
 @pytest.fixture
 def url(any_ledger: Ledger) -> str:
-    """URL of a ledger on each database."""
     return any_ledger.url.replace("postgresql:", "postgresql+psycopg2:")
 
 

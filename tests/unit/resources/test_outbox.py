@@ -83,7 +83,6 @@ def a_publication(snapshot_id: int = 11, **changes: Any) -> PublicationRecord:
 
 
 def publish(ledger: Ledger, run_id: str = "run-2", **changes: Any) -> Changes:
-    """Record another publication of a final day."""
     read = ledger.slices(REVENUE, None).get(KEY, FINAL)
     record = replace(read, digest=AFTER, file_hash="new", figures={"rows": 2, "revenue": 12.0, "purchases": 3})
     made = Changes(slices=[record], publications=[a_publication(run_id=run_id, **changes)])
@@ -292,8 +291,7 @@ def test_a_receiver_without_the_right_signature_takes_nothing(
 def test_a_receiver_that_is_down_for_a_day_loses_nothing_and_costs_nobody_else(
     ledger: Ledger, webhook: Webhook
 ) -> None:
-    """Outcome: once back it gets all three changes in order, and the other nothing twice; no path of its address is
-    logged."""
+    """Outcome: once back it gets all three changes in order, the other nothing twice; no log has its address's path."""
     with a_webhook() as away:
         url = away.url
     settings = listening(ledger, url, webhook.url)

@@ -395,7 +395,6 @@ def test_inputs_must_be_what_slices_were_built_from(ledger: Ledger) -> None:
         return _conflict(ledger, lambda connection: require_inputs(connection, inputs))
 
     assert lost() == frozenset()
-    # A slice without a record is empty.
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(2, 2, 2)), c=(FAR, EMPTY)) == frozenset()
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(3, 3, 3))) == {(REFINED, NEXT)}
     assert lost(a=(KEY, EMPTY), b=(FAR, MINE.digest)) == {(REFINED, KEY), (REFINED, FAR)}
@@ -411,7 +410,6 @@ def test_nothing_is_published_that_a_person_holds(ledger: Ledger) -> None:
     def lost(*slices: tuple[str, Slice]) -> frozenset[tuple[str, Slice]]:
         return _conflict(ledger, lambda connection: require_not_held(connection, slices))
 
-    # The same slice of another table, and one between two held ones.
     assert lost((COUNTS, KEY), (REFINED, NEXT)) == frozenset()
     assert lost((REFINED, KEY), (REFINED, NEXT), (COUNTS, KEY)) == {(REFINED, KEY)}
     ledger.interventions.release({REFINED: [KEY]}, "done", "person")

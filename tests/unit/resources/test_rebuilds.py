@@ -32,8 +32,7 @@ def asked(first: date = DAY, last: date = DAY, *tables: str, run_id: str = "run-
 
 
 def test_the_same_days_are_rebuilt_once_at_a_time(ledger: Ledger) -> None:
-    """Outcome: the same request continues, disjoint ones begin, an overlapping one is refused with the command that
-    answers it."""
+    """Outcome: the same request continues, disjoint ones begin, an overlapping one is refused with the remedy."""
     begun = ledger.rebuilds.begin(asked(DAY, DAY + timedelta(days=3)))
     again = ledger.rebuilds.begin(asked(DAY, DAY + timedelta(days=3), COUNTS, REFINED, run_id="run-2"))
     assert again == begun

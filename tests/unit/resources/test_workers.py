@@ -209,7 +209,6 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
         assert error is not None
         assert error.subject == f"worker {found.host}"
         assert what in error.reason
-        # Its own PYTHONPATH is replaced by ours.
         assert "spark.executorEnv.PYTHONPATH" in error.hint
     assert daemon(archive, bare, None) == (True, "")
 
@@ -279,8 +278,6 @@ def test_a_worker_that_comes_later_is_named_as_well() -> None:
 
     class Session:
         class sparkContext:  # noqa: N801 - pyspark's name
-            """Without a process of ours."""
-
             _gateway = None
 
     def fail() -> None:

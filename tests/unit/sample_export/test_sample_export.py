@@ -59,7 +59,6 @@ def _lines(objects: dict[str, bytes]) -> list[tuple[str, bytes]]:
 
 
 def _rows(objects: dict[str, bytes]) -> list[dict[str, Any]]:
-    """Every event line, with its object's key."""
     found = []
     for key, line in _lines(objects):
         try:
@@ -260,7 +259,6 @@ def test_the_account_of_both_exports_equals_a_recount(tmp_path: Path, corrected_
     spec = replace(SPEC, lost_days=(DAYS[0], DAYS[1]), lost_share=0.2)
     exported = write_export(spec, tmp_path)
     alone = account_of(spec)
-    # Only written objects are counted.
     assert replace(alone, objects=exported.objects) == exported
 
     recovery = Recovery(first_day=DAYS[1], last_day=DAYS[2], corrected_share=corrected_share)
@@ -284,8 +282,7 @@ def test_the_demo_expects_a_figure_for_every_table_it_shows() -> None:
 
 
 def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
-    """Scenario: two days with a leap day between. Outcome: the last day is yesterday, equal figures, equal objects but
-    for dates."""
+    """Scenario: two days with a leap day between. Outcome: equal figures, equal objects but for dates."""
     told = []
     for today in (date(2026, 1, 15), date(2028, 3, 9)):
         spec, recovery = demo.story(today)

@@ -131,8 +131,6 @@ def test_what_is_not_allowed_not_understood_or_no_longer_excepted_is_named(capsy
 
 @contextmanager
 def a_database(answer: Callable[[list[Any]], Any], status: int = 200) -> Iterator[str]:
-    """A server like osv.dev."""
-
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.dumps(
@@ -210,7 +208,6 @@ def test_the_list_is_what_the_schema_asks_for_and_tells_of_everything(tmp_path: 
     (schema,) = [one for one in schemas if one["$id"].endswith("bom-1.5.schema.json")]
     validator = Draft7Validator(schema, registry=registry)
     assert [error.message for error in validator.iter_errors(told)] == []
-    # The schema refuses a bad list.
     assert list(validator.iter_errors({**told, "components": [{"type": "word", "name": "x"}]}))
 
     packages = locked_packages()

@@ -69,7 +69,6 @@ def record(table: str, day: date, **more: Any) -> SliceRecord:
 
 
 def decided(ledger: Ledger, table: Table) -> dict[date, SlicePlan]:
-    """Of a load of DAY alone."""
     settings = Settings(projects=(PROJECT,), dedupe_window_days=0)
     facts = Facts.read(ledger, settings, slices_to_look_at(ledger, settings, [PROJECT], [DAY]), [table], NOW)
     plans = decide_with_neighbours(ledger, facts, table, [Slice(DAY, PROJECT)], {}, NOW)

@@ -50,7 +50,6 @@ PRECEDENCES = st.permutations(list(Source))
 
 
 def raw_rows_of(drawn: Sequence[tuple[Any, ...]]) -> list[RawRow]:
-    """Rows with distinct places."""
     rows = []
     for line, (project, day, source, *ids, received, processed, content, is_bad, name) in enumerate(drawn):
         unread = "no time" if is_bad and processed is None else None
@@ -152,8 +151,7 @@ def test_rows_that_another_program_wrote_twice_or_without_a_place_both_stay() ->
 
 
 def test_a_key_of_very_many_rows_takes_time_in_proportion() -> None:
-    """Scenario: 20,000 rows of one key on ten days. Outcome: one winner on each day without a better day nearby, at
-    once."""
+    """Scenario: 20,000 rows of one key on ten days. Outcome: one winner on each day without a better one nearby."""
     drawn = [("1", at % 10, Source.REGULAR, "i", f"u{at}", None, None, (at, 0), False, "a") for at in range(20_000)]
     decided = decide(table_of(raw_rows_of(drawn)), list(Source), 2)
     counted = Counter(FATES[fate] for fate in decided.fates)

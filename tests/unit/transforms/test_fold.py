@@ -99,7 +99,6 @@ def _user(event: dict[str, Any]) -> tuple[str, Any] | None:
 
 
 def _expected(events: list[dict[str, Any]]) -> dict[str, Folded]:
-    """The three tables by definition, event by event."""
     counts, revenue, users = defaultdict(list), defaultdict(list), defaultdict(set)
     unreadable = 0
     for event in events:
@@ -246,8 +245,7 @@ AMOUNTS = st.integers(-(10**30), 10**30)
     )
 )
 def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) -> None:
-    """Scenario: amounts of 30 digits, null and empty names. Outcome: the rows' digest and totals, by the reference's
-    hash."""
+    """Scenario: amounts of 30 digits, null and empty names. Outcome: the rows' digest and totals, by reference hashes."""
     table, folder = TABLES[REVENUE], tmp_path_factory.mktemp("files")
     tables, other = _tables(table, folder), replace(KEY, project_id="2")
     told = dict(

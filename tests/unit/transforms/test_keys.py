@@ -193,8 +193,7 @@ def _links(before: Held, staged: Held, raw: Held, built: set[Slice], window: int
 def test_slices_are_linked_by_keys_that_leave_and_keys_on_two_days(
     before: Held, staged: Held, raw: Held, built: set[Slice], window: int, ranges: int
 ) -> None:
-    """Scenario: few keys on six days of two projects, published, built, in raw. Outcome: the rule's pairs, also by
-    ranges."""
+    """Scenario: few keys on six days of two projects, published, built, in raw. Outcome: the rule's pairs."""
     states = {BEFORE: before, BUILT: {key: keys for key, keys in staged.items() if key in built}, RAW: raw}
     expected = _links(before, states[BUILT], raw, built, window)
     linking, rows = partial(linked, frozenset(built), window), _rows(states)
@@ -226,7 +225,6 @@ _K: Key = (7, 7)
     ],
 )
 def test_each_way_to_be_linked(before: list[Slice], staged: list[Slice], raw: list[Slice], links: bool) -> None:
-    """One key, of which the first day is built."""
     states = {state: dict.fromkeys(slices, (_K,)) for state, slices in ((BEFORE, before), (BUILT, staged), (RAW, raw))}
     found = linked(frozenset([_ONE]), 1, 0, _rows(states))
     assert found == ({(_ONE, _TWO)} if links else set())

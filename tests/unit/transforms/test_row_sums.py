@@ -166,7 +166,6 @@ CHECKING = SummingRaw(event_hashes())
 
 
 def sound_rows(count: int) -> pa.Table:
-    """Rows of raw whose stored hashes are true."""
     types = event_hashes().types
     rows: list[dict[str, Any]] = [
         {**dict.fromkeys(types), "app": 10001, "insert_id": f"i{n}", "event_time": AT, "server_upload_time": AT}

@@ -80,7 +80,6 @@ def _raw(state: State) -> dict[str, Shelf]:
 
 
 def _refine(state: State, lost: Lost, held: Shelf | None, rows: int = 0) -> tuple[Shelf, Refined]:
-    """A task's files and report."""
     raw = _raw(state)
     losers = as_bytes(_table(sorted(lost)))
     inputs = [Input(source, sorted(shelf.files), losers) for source, shelf in raw.items() if shelf.files]
@@ -174,9 +173,8 @@ def _expected(held: set[Name], state: State, lost: Lost) -> set[Name]:
 @settings(deadline=None, max_examples=25)
 @given(_STATE, _LOST, _STATE, _LOST)
 def test_the_difference_makes_the_same_slice(then: State, then_lost: Lost, now: State, now_lost: Lost) -> None:
-    """Scenario: objects of both sources come, go and change, many with equal rows; losers change.
-    Outcome: kept and new files equal the slice written whole; of equal rows the held one stays while raw has it; files
-    without a change stay; keys as by brute force."""
+    """Scenario: objects of both sources come, go and change, many with equal rows; losers change. Outcome: kept and new
+    files equal the slice written whole; a held equal row and unchanged files stay; keys as by force."""
     then_lost, now_lost = _losing(then, then_lost), _losing(now, now_lost)
     held, _ = _refine(then, then_lost, None, LINES * len(then))
     whole, _ = _refine(now, now_lost, None, LINES * len(now))
@@ -270,8 +268,6 @@ def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
 
 @dataclass
 class _CountingShelf(Shelf):
-    """Counts the bytes read of each file."""
-
     read: Counter[str] = field(default_factory=Counter)
 
     def open(self, key: str, etag: str = "") -> IO[bytes]:
