@@ -28,6 +28,8 @@ GOOD_DAYS = (
 
 
 def reports(settings: Settings) -> dg.Definitions:
+    """The report, and the sensor that requests it."""
+
     @dg.asset(
         key=REVENUE_REPORT,
         deps=[DAILY_REVENUE],
@@ -64,9 +66,11 @@ def reports(settings: Settings) -> dg.Definitions:
 
 
 def with_tidemark(settings: Settings) -> dg.Definitions:
+    """The report and Tidemark in one code location."""
     return dg.Definitions.merge(build_defs(settings), reports(settings))
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
+    """What Dagster loads."""
     return with_tidemark(load_settings())

@@ -1,4 +1,4 @@
-"""A day's standing lasts in the ledger, fails no second load, and every state has its way out."""
+"""A day's state lasts in the ledger, fails no second load, and every state has its way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening the ledger's database: transient failures are told apart from those for an operator."""
+"""Opening the ledger's database: transient failures differ from those for an operator."""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
 
 
 def test_other_files_of_the_same_rows_change_nothing_else_and_only_what_was_read(ledger: Ledger) -> None:
-    """Verdicts and holds recorded while files were joined stay. Rows that name other files are not written."""
+    """Verdicts and holds recorded while files were joined stay. Rows that name other files are not written, and the
+    head is doubted where a commit cannot be taken back."""
     ledger.record(Changes(slices=[MINE], head=(TABLE, 10, None)), "own")
     ledger.interventions.hold({TABLE: [KEY]}, "why", "person")
     ledger.record(Changes(slices=[replace(_slice(ledger), verdict=Verdict.HELD, reason="held: why")]), "person")
