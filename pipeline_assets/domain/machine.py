@@ -164,12 +164,12 @@ def naming_the_disk(*, of_downloads: bool = False) -> Iterator[None]:
         yield
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        told = "is full" if is_full else f"cannot be used ({error.strerror or error})"
+        state = f"{'is full' if is_full else 'cannot be used'} ({error.strerror or error})"
         if of_downloads:
             hint = "Make room, or set TMPDIR to a folder on a larger disk that may be written; then recover again"
-            raise DiskFullError(spool_place(), f"{told}: downloads are kept there meanwhile", hint) from error
+            raise DiskFullError(spool_place(), f"{state}: downloads are kept there meanwhile", hint) from error
         hint = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
-        reason = f"{told}: workers keep there what does not fit into their memory"
+        reason = f"{state}: workers keep there what does not fit into their memory"
         raise LakehouseError(spool_place(), reason, hint) from error
 
 

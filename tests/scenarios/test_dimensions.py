@@ -17,7 +17,7 @@ import pytest
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.settings import PROJECT_ROOT, MissingSnapshot
+from pipeline_assets.domain.settings import PROJECT_ROOT, ChangeBound, MissingSnapshot
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.inspection.replay import Chosen, derived_table, replay
 from pipeline_assets.inspection.replay_result import Replay, ReplayBasis, ReplayResult
@@ -173,7 +173,8 @@ def _landing(p: Any) -> LandingStore:
 def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     """Scenario: broken, doubled, smaller, unmarked, missing snapshots; a correction, an acceptance, a rollback.
     Outcome: each is refused in one sentence, good days load; the policy decides joins of a missing day; a hold lasts."""
-    p = pipeline(change_min_rows=2)
+    # Snapshots of three items are bounded, aggregates of four events are not.
+    p = pipeline(change_min_rows=2, change_bounds={f"{ACTIVE}:events": ChangeBound(shrink=1, growth=10)})
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     third, fourth = SECOND + timedelta(days=1), SECOND + timedelta(days=2)
     assert _asked_for(p) == (set(), "landing holds no snapshot of a dimension")
