@@ -44,7 +44,8 @@ def test_what_the_labs_claim_is_so(stories: Mapping[str, Story]) -> None:
     skew = stories["hot_key"].figures
     assert skew["is_same"] == 1
     assert skew["read_after"] < skew["read_before"] / 2
-    assert skew["compare_after"] == 1 < skew["compare_before"]
+    assert skew["compare_after"] == pytest.approx(1, abs=0.2)
+    assert skew["compare_before"] > 2
     for story in stories.values():
         assert len(story.told) >= 3
         assert "DIFFER" not in " ".join(story.told)
