@@ -127,11 +127,7 @@ def test_a_manual_backfill_may_write_ordinary_names(prefix: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "10001-backfill_2026-02-02_5#1.json.gz",
-        "10002_2026-02-02_5#1.json.gz",
-        "10001-backfill_2026-02-02_5_complete",
-    ],
+    ["10001-backfill_2026-02-02_5#1.json.gz", "10002_2026-02-02_5#1.json.gz", "10001-backfill_2026-02-02_5_complete"],
 )
 def test_a_name_of_another_source_or_project_is_not_loaded(name: str) -> None:
     answer = parsed(f"10001/{name}")

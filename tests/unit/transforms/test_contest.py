@@ -156,11 +156,7 @@ def test_a_key_of_very_many_rows_takes_time_in_proportion() -> None:
     decided = decide(table_of(raw_rows_of(drawn)), list(Source), 2)
     counted = Counter(FATES[fate] for fate in decided.fates)
     # The last day wins over two days before it, and every other day loses to a later one.
-    assert counted == {
-        RowFate.WINNER: 1,
-        RowFate.SEND_DUPLICATE: 1_999,
-        RowFate.SUPERSEDED_BY_OTHER_DAY: 18_000,
-    }
+    assert counted == {RowFate.WINNER: 1, RowFate.SEND_DUPLICATE: 1_999, RowFate.SUPERSEDED_BY_OTHER_DAY: 18_000}
 
 
 _RAW = {

@@ -22,14 +22,7 @@ from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.keys import (
-    KEY_TYPES,
-    KeyRows,
-    first_halves,
-    keys_among,
-    keys_by_range,
-    occurring_twice,
-)
+from pipeline_assets.transforms.keys import KEY_TYPES, KeyRows, first_halves, keys_among, keys_by_range, occurring_twice
 from pipeline_assets.transforms.row_sums import (
     OBJECT_TYPES,
     ArrivedRows,

@@ -111,11 +111,7 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
     days = 40
     lines = [a_line(n, DAY - timedelta(days=n % days)) for n in range(2 * days)]
     shelf = Shelf(
-        {
-            "a": gzip.compress(b"\n".join(lines)),
-            "b": gzip.compress(a_line(1, DAY)),
-            "c": gzip.compress(a_line(2, DAY)),
-        }
+        {"a": gzip.compress(b"\n".join(lines)), "b": gzip.compress(a_line(1, DAY)), "c": gzip.compress(a_line(2, DAY))}
     )
 
     found = run(shelf, PROJECT, "10002", "10002")
