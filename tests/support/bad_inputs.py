@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline_assets.transforms.snapshot_rows import ObjectKind, SnapshotWork
+from tests.support.read_objects import Objects
 
 DAY = date(2026, 2, 2)
 MAX_BYTES, MAX_LINE_BYTES = 400_000, 200_000
@@ -51,17 +51,9 @@ class Case:
         return f"| {' | '.join((self.name, fate, said, self.hint))} |"
 
 
-@dataclass(frozen=True)
-class _Object:
-    body: bytes
-
-    def open(self, key: str, etag: str) -> IO[bytes]:
-        return io.BytesIO(self.body)
-
-
 def rows_of(body: bytes, key: str, kind: ObjectKind) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows of an object of `DAY`, and its summary."""
     place = {"day": DAY, "key": key, "etag": "v1", "size_bytes": len(body)}
-    work = SnapshotWork(_Object(body), kind, MAX_BYTES, MAX_LINE_BYTES)
+    work = SnapshotWork(Objects({key: body}), kind, MAX_BYTES, MAX_LINE_BYTES)
     *rows, summary = [row for batch in work([pa.RecordBatch.from_pylist([place])]) for row in batch.to_pylist()]
     return rows, summary

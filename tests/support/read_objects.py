@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
+from typing import IO, Any
 
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
+from pipeline_assets.domain.errors import ObjectMovedError
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.object_text import Share
 from pipeline_assets.transforms.parse import ObjectWork
@@ -27,6 +29,19 @@ def a_share(
     parts: int = 1,
 ) -> Share:
     return Share(Delivery(BatchKey(source, project, day), 1, 1, key, f"etag of {key}", size), part, parts)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """A landing in memory; a missing key has moved, and an error is raised."""
+
+    objects: Mapping[str, bytes | Exception]
+
+    def open(self, key: str, etag: str) -> IO[bytes]:
+        body = self.objects.get(key, ObjectMovedError(key, "was overwritten", "Load again"))
+        if isinstance(body, Exception):
+            raise body
+        return io.BytesIO(body)
 
 
 @dataclass

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from datetime import UTC, date, datetime
-from typing import IO
 
 import pyarrow as pa
 import pytest
@@ -18,7 +16,7 @@ from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser
 from pipeline_assets.formats.base import EXTRA_COLUMN, ParsedLine, RefusedLine
 from pipeline_assets.transforms import parse
 from tests.support.builders import PROJECT, an_event
-from tests.support.read_objects import a_share, read
+from tests.support.read_objects import Objects, a_share, read
 from tests.unit.formats.test_event_lines import REAL_OBJECTS, members, nested
 
 DAY = date(2026, 2, 2)
@@ -32,18 +30,19 @@ def parsed(lines: list[bytes], columns: ColumnParser = COLUMNS) -> dict[str, pa.
     return columns.parse(b"".join(b"%b\n" % line for line in lines), len(lines))
 
 
-def taken(lines: list[bytes]) -> bool:
+def taken(lines: list[bytes], project: str = PROJECT, day: date = DAY) -> bool:
     """Whether the fast path took the lines; asserts that it equals the line parser."""
-    columns = parsed(lines)
+    columns = parsed(lines, ColumnParser(project, day, MAX_LINE_BYTES))
     if columns is None:
         return False
-    rows = [LINES.parse(line) for line in lines]
-    assert all(isinstance(row, ParsedLine) for row in rows)
+    answers = [LineParser(project, day, MAX_LINE_BYTES).parse(line) for line in lines]
+    rows = [row for row in answers if isinstance(row, ParsedLine)]
+    assert len(rows) == len(lines)
     for place, name in enumerate(COLUMN_NAMES):
-        assert columns[name].to_pylist() == [row.values[place] for row in rows if isinstance(row, ParsedLine)], name
-    times = [row.values[COLUMN_NAMES.index("event_time")] for row in rows if isinstance(row, ParsedLine)]
+        assert columns[name].to_pylist() == [row.values[place] for row in rows], name
+    times = [row.values[COLUMN_NAMES.index("event_time")] for row in rows]
     assert columns["event_date"].to_pylist() == [time.date() for time in times]
-    assert all((row.extra, row.replaced_surrogates, row.lenient_conversions) == (None, 0, 0) for row in rows)  # type: ignore[union-attr]
+    assert all((row.extra, row.replaced_surrogates, row.lenient_conversions) == (None, 0, 0) for row in rows)
     return True
 
 
@@ -122,22 +121,11 @@ def test_usual_events_and_the_vendors_own_are_taken() -> None:
     assert taken([json.dumps(an_event(city=f"ü{n}", event_properties={"n": n})).encode() for n in range(50)])
     for path in REAL_OBJECTS:
         lines = gzip.decompress(path.read_bytes()).splitlines()
-        app = json.loads(lines[0])["app"]
-        assert parsed(lines, ColumnParser(str(app), date(2030, 1, 1), MAX_LINE_BYTES)) is not None
-
-
-class _Shelf:
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def open(self, key: str, etag: str) -> IO[bytes]:
-        return io.BytesIO(self._body)
+        assert taken(lines, str(json.loads(lines[0])["app"]), date(2030, 1, 1))
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    st.lists(st.sampled_from(["good", "good", "good", "bad", "blank", "extra", "long bag"]), max_size=60), st.booleans()
-)
+@given(st.lists(st.sampled_from([*["good"] * 3, "bad", "blank", "extra", "long bag"]), max_size=60), st.booleans())
 def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_a_break: bool) -> None:
     """Every line ends as a row, a refused line or a blank, with its number and offset, in order."""
     forms = {
@@ -152,7 +140,7 @@ def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_
     ends_with_a_break = ends_with_a_break or kinds[-1:] == ["bad"]
     lines = [forms[kind](number) for number, kind in enumerate(kinds, 1)]
     text = b"\n".join(lines) + (b"\n" if ends_with_a_break and lines else b"")
-    work = parse.ObjectWork(_Shelf(gzip.compress(text)), 1 << 24, MAX_LINE_BYTES)
+    work = parse.ObjectWork(Objects({"k": gzip.compress(text)}), 1 << 24, MAX_LINE_BYTES)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(parse, "_BATCH_ROWS", 16)
         patched.setattr(parse, "_ODD_LINES", 3)
@@ -173,10 +161,6 @@ def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_
         answer = LINES.parse(lines[number - 1])
         assert isinstance(answer, RefusedLine)
         assert (row["reason"], row["detail"]) == (answer.reason.value, answer.detail)
-    assert (summary["lines"], summary["rows"], summary["quarantined"], summary["blank"], summary["extra_key_rows"]) == (
-        len(lines) - (lines[-1:] == [b""]),
-        len(good),
-        kinds.count("bad"),
-        kinds.count("blank"),
-        kinds.count("extra"),
-    )
+    counted = [summary[name] for name in ("lines", "rows", "quarantined", "blank", "extra_key_rows")]
+    odd = [kinds.count(kind) for kind in ("bad", "blank", "extra")]
+    assert counted == [len(lines) - (lines[-1:] == [b""]), len(good), *odd]

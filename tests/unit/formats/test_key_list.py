@@ -10,14 +10,10 @@ from pipeline_assets.formats.key_list import read_key_list
 
 
 def test_columns_go_by_the_names_of_an_export_too() -> None:
+    second = 'b,10001,,"2026-02-03"\n'
     found = read_key_list(
         "keys.csv",
-        [
-            "\ufeff$insert_id,app,device_id,event_time\r\n",
-            "a,10001,d1,2026-02-02 23:59:59.999\n",
-            "\n",
-            'b,10001,,"2026-02-03"\n',
-        ],
+        ["\ufeff$insert_id,app,device_id,event_time\r\n", "a,10001,d1,2026-02-02 23:59:59.999\n", "\n", second],
     )
     assert found.columns == ("insert_id", "project", "device_id", "event_date")
     assert found.rows == [("a", "10001", "d1", "2026-02-02"), ("b", "10001", None, "2026-02-03")]
@@ -37,16 +33,8 @@ def test_a_list_whose_columns_nobody_names_is_refused(first: str) -> None:
 
 
 def test_a_line_that_names_nothing_is_told_and_the_others_count() -> None:
-    lines = [
-        "insert_id,day\n",
-        "a,2026-02-02\n",
-        ",2026-02-02\n",
-        "b,soon\n",
-        "c\n",
-        '"d,2026-02-02\n',
-        "e,2026-02-02\n",
-    ]
-    found = read_key_list("keys.csv", lines)
+    text = 'insert_id,day\na,2026-02-02\n,2026-02-02\nb,soon\nc\n"d,2026-02-02\ne,2026-02-02\n'
+    found = read_key_list("keys.csv", text.splitlines(keepends=True))
     assert [row[0] for row in found.rows] == ["a", "e"]
     assert [fault.partition(": ")[::2] for fault in found.faults] == [
         ("keys.csv line 3", "names no key"),

@@ -8,32 +8,26 @@ import io
 import json
 import tarfile
 import zipfile
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from pipeline_assets.transforms.parse import ObjectWork
 from tests.support.builders import PROJECT, an_event
-from tests.support.read_objects import DAY, a_share, read
+from tests.support.read_objects import DAY, Objects, a_share, read
 
 MAX_LINE_BYTES = 100_000
 EVENTS = [json.dumps(an_event(city="Köln"), ensure_ascii=False).encode() for _ in range(40)]
 TEXT = b"".join(line + b"\n" for line in EVENTS)
 
 
-@dataclass(frozen=True)
-class Shelf:
-    body: bytes
-
-    def open(self, key: str, etag: str) -> IO[bytes]:
-        return io.BytesIO(self.body)
-
-
 def summary_of(text: bytes, *, parts: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
     """A task's summary of an object with this text; of one part, if there are several."""
     body = gzip.compress(text, mtime=0)
-    told = read(ObjectWork(Shelf(body), 1 << 24, max_line_bytes), [a_share("an object", len(body), parts=parts)])
+    told = read(
+        ObjectWork(Objects({"an object": body}), 1 << 24, max_line_bytes),
+        [a_share("an object", len(body), parts=parts)],
+    )
     (summary,) = told.summaries
     refused = [one for one in told.refused if one["line_number"] is None]
     assert [one["reason"] for one in refused] == ([summary["error"]] if summary["error"] else [])
