@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,17 @@ from pipeline_assets.orchestration.assets import KINDS
 from tests.unit.load.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, a_record, markers_of, plan_of
 
 SETTINGS = Settings()
+_next_baseline = partial(next_baseline, content="", was_final=True, settings=SETTINGS)
+
+
+def _explained(
+    before: Baseline | dict[str, float], after: dict[str, float], keys: KeyChange | None = None, *,
+    table: str = "refined/events", reason: str | None = None, **more: Any,
+) -> Evaluation:  # fmt: skip
+    """The change of a final slice, by default without a reason."""
+    baseline = before if isinstance(before, Baseline) else Baseline(before)
+    options = {"content": "", "was_final": True, "settings": SETTINGS, **more}
+    return explain_change(table, baseline, after, keys, accepted_reason=reason, cause="test", **options)
 
 
 def _figures(**changes: Any) -> BatchFigures:
@@ -92,21 +104,8 @@ def test_every_reason_has_words_of_its_own() -> None:
     ],
 )
 def test_bounds_of_a_change(before: dict[str, float], after: dict[str, float], was_final: bool, passes: bool) -> None:
-    def evaluate(reason: str | None) -> Evaluation:
-        return explain_change(
-            "refined/events",
-            Baseline(before),
-            after,
-            None,
-            content="",
-            was_final=was_final,
-            accepted_reason=reason,
-            cause="test",
-            settings=SETTINGS,
-        )
-
-    assert evaluate(None).is_passed is passes
-    assert evaluate("a person says so").is_passed
+    assert _explained(before, after, was_final=was_final).is_passed is passes
+    assert _explained(before, after, was_final=was_final, reason="a person says so").is_passed
 
 
 @pytest.mark.parametrize(
@@ -124,15 +123,10 @@ def test_what_a_recovery_brought_of_missing_hours_lifts_the_growth_bound_by_just
     after: int, added: int, brought: int, said: str | None
 ) -> None:
     keys = KeyChange(kept=360, added={"new delivery": added})
-    found = explain_change(
-        "refined/events", Baseline({"rows": 360}), {"rows": after}, keys, content="", was_final=True, accepted_reason=None,
-        cause="test", settings=SETTINGS, brought={"rows": brought},
-    )  # fmt: skip
+    found = _explained({"rows": 360}, {"rows": after}, keys, brought={"rows": brought})
     assert (found.is_passed, said is None or said in str(found.reason)) == (said is None, True)
     # Later publications that do not rest on it are compared with the same baseline.
-    kept = next_baseline(
-        Baseline({"rows": 360}), {"rows": after}, keys, found, content="", was_final=True, settings=SETTINGS, now="now"
-    )
+    kept = _next_baseline(Baseline({"rows": 360}), {"rows": after}, keys, found, now="now")
     assert (kept.figures["rows"], kept.since) == (360, None)
 
 
@@ -144,16 +138,12 @@ def test_what_a_recovery_brought_is_part_of_the_baseline_since() -> None:
     keys = KeyChange(kept=300, added={"new delivery": 2105})
 
     def judged(now: Baseline, figures: dict[str, float], change: KeyChange, lifted: dict[str, float]) -> Evaluation:
-        return explain_change(
-            "refined/events", now, figures, change, content="three hours" if figures["rows"] == 300 else "x", was_final=True,
-            accepted_reason=None, cause="test", settings=SETTINGS, brought=lifted,
-        )  # fmt: skip
+        content = "three hours" if figures["rows"] == 300 else "x"
+        return _explained(now, figures, change, content=content, brought=lifted)
 
     found = judged(before, after, keys, brought)
     assert found.is_passed, found.reason
-    kept = next_baseline(
-        before, after, keys, found, content="x", was_final=True, settings=SETTINGS, now="now", brought=brought
-    )
+    kept = _next_baseline(before, after, keys, found, content="x", now="now", brought=brought)
     assert kept.figures == {"rows": 2400, "revenue": 2400.0, "purchases": 2405}
     assert (kept.keys, kept.totals["keys_added"], kept.since) == (2400, 5, "now")
     fallen = judged(kept, {"rows": 300, "revenue": 300.0}, KeyChange(kept=300, removed={"withdrawn": 2105}), {})
@@ -163,12 +153,7 @@ def test_what_a_recovery_brought_is_part_of_the_baseline_since() -> None:
     assert before.grown(brought, {"rows": 1000, "revenue": 200.0}, "now").figures == {"rows": 1000, "revenue": 300.0}
 
 
-KEYS = KeyChange(
-    kept=1000,
-    added={"new delivery": 150},
-    removed={"withdrawn": 4, "moved day": 3},
-    changed={"code": 5, "new delivery": 190},
-)
+KEYS = KeyChange(1000, {"new delivery": 150}, {"withdrawn": 4, "moved day": 3}, {"code": 5, "new delivery": 190})
 
 
 @pytest.mark.parametrize(
@@ -185,48 +170,20 @@ KEYS = KeyChange(
     ],
 )
 def test_bounds_on_the_keys_of_a_final_slice(changes: dict[str, Any], bounds: dict[str, Any], said: str | None) -> None:
-    settings = Settings(change_bounds=bounds)
-
-    def evaluate(*, was_final: bool, reason: str | None = None) -> Evaluation:
-        keys, rows = replace(KEYS, **changes), {"rows": 1202}
-        return explain_change(
-            "refined/events",
-            Baseline(rows),
-            rows,
-            keys,
-            content="",
-            was_final=was_final,
-            accepted_reason=reason,
-            cause="test",
-            settings=settings,
-        )
-
-    found = evaluate(was_final=True)
+    keys, rows = replace(KEYS, **changes), {"rows": 1202}
+    evaluate = partial(_explained, rows, rows, keys, settings=Settings(change_bounds=bounds))
+    found = evaluate()
     assert found.is_passed is (said is None)
     assert (said or "") in str(found.reason)
-    assert evaluate(was_final=False).is_passed
-    assert evaluate(was_final=True, reason="a person says so").is_passed
-    assert found.figures["keys_removed"] == sum(replace(KEYS, **changes).removed.values())
+    assert (evaluate(was_final=False).is_passed, evaluate(reason="a person says so").is_passed) == (True, True)
+    assert found.figures["keys_removed"] == sum(keys.removed.values())
 
 
 def test_bounds_of_one_measure() -> None:
     """Each side of a measure's own bound; the general bound fills the rest."""
     settings = Settings(change_bounds={"refined/events:rows": {"shrink": 0.5}})
-
-    def passes(after: int) -> bool:
-        return explain_change(
-            "refined/events",
-            Baseline({"rows": 1000}),
-            {"rows": after},
-            None,
-            content="",
-            was_final=True,
-            accepted_reason=None,
-            cause="test",
-            settings=settings,
-        ).is_passed
-
-    assert [passes(after) for after in (499, 500, 1200, 1201)] == [False, True, True, False]
+    found = [_explained({"rows": 1000}, {"rows": after}, settings=settings) for after in (499, 500, 1200, 1201)]
+    assert [one.is_passed for one in found] == [False, True, True, False]
 
 
 def test_what_comes_back_to_what_it_was_has_not_changed() -> None:
@@ -234,19 +191,8 @@ def test_what_comes_back_to_what_it_was_has_not_changed() -> None:
     back = KeyChange(680, changed={"new delivery": 120})
 
     def judged(content: str) -> tuple[bool, Baseline]:
-        found = explain_change(
-            "refined/events",
-            then,
-            {"rows": 800},
-            back,
-            content=content,
-            was_final=True,
-            accepted_reason=None,
-            cause="test",
-            settings=SETTINGS,
-        )
-        after = next_baseline(then, {"rows": 800}, back, found, content=content, was_final=True, settings=SETTINGS)
-        return found.is_passed, after
+        found = _explained(then, {"rows": 800}, back, content=content)
+        return found.is_passed, _next_baseline(then, {"rows": 800}, back, found, content=content)
 
     assert judged("h2:800:a:b") == (True, Baseline({"rows": 800}, content="h2:800:a:b"))
     assert not judged("h2:800:c:d")[0]
@@ -259,23 +205,10 @@ def _loads(change: float, count: int, *, keys: bool) -> tuple[list[bool], Baseli
         moved = round(rows * abs(change))
         after = rows if keys else rows + (moved if change > 0 else -moved)
         became = KeyChange(rows - moved, {"new delivery": moved}, {"withdrawn": moved}) if keys else None
-        found = explain_change(
-            "refined/events",
-            baseline,
-            {"rows": after},
-            became,
-            content="",
-            was_final=True,
-            accepted_reason=None,
-            cause="test",
-            settings=SETTINGS,
-        )
+        found = _explained(baseline, {"rows": after}, became)
         passed.append(found.is_passed)
         if found.is_passed:
-            rows = after
-            baseline = next_baseline(
-                baseline, {"rows": after}, became, found, content="", was_final=True, settings=SETTINGS
-            )
+            rows, baseline = after, _next_baseline(baseline, {"rows": after}, became, found)
     return passed, baseline
 
 
@@ -305,20 +238,8 @@ def test_a_measure_that_is_not_on_record_is_bounded_from_its_next_publication_on
 ) -> None:
     def load(before: Baseline, after: dict[str, float]) -> tuple[bool, Baseline]:
         known = before.of(after)
-        change = explain_change(
-            "aggregates/daily_revenue",
-            known,
-            after,
-            None,
-            content=str(after),
-            was_final=True,
-            accepted_reason=None,
-            cause="test",
-            settings=SETTINGS,
-        )
-        return change.is_passed, next_baseline(
-            known, after, None, change, content=str(after), was_final=True, settings=SETTINGS
-        )
+        change = _explained(known, after, table="aggregates/daily_revenue", content=str(after))
+        return change.is_passed, _next_baseline(known, after, None, change, content=str(after))
 
     is_passed, baseline = load(Baseline(on_record), {"purchases": 1000, "revenue": 5000.0})
     assert (is_passed, baseline.figures) == (True, expected)
@@ -328,17 +249,7 @@ def test_a_measure_that_is_not_on_record_is_bounded_from_its_next_publication_on
 
 
 def test_what_a_person_accepts_is_named_with_its_reason() -> None:
-    found = explain_change(
-        "refined/events",
-        Baseline({"rows": 1000}),
-        {"rows": 500},
-        None,
-        content="",
-        was_final=True,
-        accepted_reason="a test device",
-        cause="test",
-        settings=SETTINGS,
-    )
+    found = _explained({"rows": 1000}, {"rows": 500}, reason="a test device")
     assert found.is_accepted_change
     assert found.reason == "accepted: a test device (shrinks by 50.0%: rows 1000 -> 500; cause: test)"
 
@@ -346,12 +257,10 @@ def test_what_a_person_accepts_is_named_with_its_reason() -> None:
 @pytest.mark.parametrize(
     "bounds",
     [
-        {"refined/events:rows": {"most": 1}},
-        {"refined/events:rows": {"shrink": -1}},
-        {"refined/events:rows": {}},
+        {"refined/events:rows": {"most": 1}}, {"refined/events:rows": {"shrink": -1}}, {"refined/events:rows": {}},
         {"refined/events:keys_removed": {"shrink": 0}},
     ],
-)
+)  # fmt: skip
 def test_a_bound_that_says_nothing_is_refused(bounds: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Settings(change_bounds=bounds)
@@ -379,14 +288,8 @@ def test_a_project_may_be_left_out_where_one_is_loaded_alone(kind: AcceptanceKin
 
 def test_a_change_and_a_loss_are_told_apart() -> None:
     key = Slice(DAY, PROJECT)
-    given = read_acceptances(
-        {
-            AcceptanceKind.CHANGE: {f"refined/events:{DAY}": "corrected"},
-            AcceptanceKind.MISSING: {f"{RAW}:{DAY}": "expired"},
-        },
-        KINDS,
-        [PROJECT],
-    )
+    change, loss = {f"refined/events:{DAY}": "corrected"}, {f"{RAW}:{DAY}": "expired"}
+    given = read_acceptances({AcceptanceKind.CHANGE: change, AcceptanceKind.MISSING: loss}, KINDS, [PROJECT])
     assert given == {("refined/events", key): "corrected", (RAW, key): "expired"}
     with pytest.raises(SettingsError, match="has no deliveries that could be missing"):
         _read(f"refined/events:{DAY}", [PROJECT])

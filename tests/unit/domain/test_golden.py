@@ -79,14 +79,9 @@ def test_a_mismatch_names_both_numbers_and_their_difference() -> None:
     assert (found.is_lacking, found.relative, found.difference) == (True, 0.0925, Decimal(-37))
     more = _compared("400", "401.50")
     assert "+1.5, 0.38%" in str(more)
-    assert not more.is_lacking
-    assert _compared("0", "7").relative == 1.0
-    absent = _compared("400", None)
-    assert (absent.agreement, absent.is_lacking, str(absent)) == (
-        Agreement.NOT_LOADED,
-        True,
-        "revenue not loaded, 400 golden",
-    )
+    assert (more.is_lacking, _compared("0", "7").relative) == (False, 1.0)
+    absent, said = _compared("400", None), "revenue not loaded, 400 golden"
+    assert (absent.agreement, absent.is_lacking, str(absent)) == (Agreement.NOT_LOADED, True, said)
     unmeasured = compare(_total("1"), None, Settings(), is_loaded=True)
     assert (unmeasured.agreement, unmeasured.is_good, unmeasured.is_lacking) == (Agreement.NOT_MEASURED, False, False)
 
@@ -135,8 +130,7 @@ def test_a_setting_that_means_nothing_is_refused(changes: dict[str, Any]) -> Non
         Settings(**changes)
 
 
-DAY, TABLE = date(2026, 2, 2), "refined/events"
-NOTICED = Slice(DAY, "10001")
+DAY, TABLE = KEY.event_date, "refined/events"
 LATE = datetime(2026, 2, 20, tzinfo=UTC)
 
 
@@ -156,7 +150,7 @@ def test_a_day_has_one_result_that_names_all_that_differs_and_who_says_so() -> N
     differs, agrees = compared(Agreement.DIFFERS), compared(Agreement.AGREES, 61, "events")
     other = compared(Agreement.AGREES, 61, day=DAY + timedelta(days=1))
     told = "rows 60 published, 61 golden (-1, 1.64%) by golden/2026-02-02.csv line 2"
-    assert results(other, agrees, differs) == [(NOTICED, told), (other.total.key, None)]
+    assert results(other, agrees, differs) == [(KEY, told), (other.total.key, None)]
     ((_, unmeasured),) = results(compared(Agreement.NOT_MEASURED, None))
     assert (unmeasured or "").startswith("rows not measured, 61 golden")
 
@@ -168,39 +162,37 @@ def test_a_day_that_is_not_loaded_is_no_mismatch_before_its_deadline() -> None:
 
 
 def test_a_mismatch_is_told_once_and_so_is_its_end_and_the_same_one_later_is_another() -> None:
-    place = (TABLE, NOTICED)
+    place = (TABLE, KEY)
     assert golden_notice(place, None, None, "t", None) is None
-    first = golden_notice(place, "rows 60", None, "t1", "run-1")
-    assert first is not None
+
+    def told(mismatch: str | None, before: Notice | None, at: str, run: str | None = None) -> Notice:
+        found = golden_notice(place, mismatch, before, at, run)
+        assert found is not None
+        return found
+
+    first = told("rows 60", None, "t1", "run-1")
     assert (first.kind, first.reason, first.run_id) == (NoticeKind.GOLDEN_MISMATCH, "rows 60", "run-1")
     assert first.hint == "`tidemark reconcile --repair` proposes what closes it"
     assert first.text == "refined/events 2026-02-02/10001 differs from golden totals: rows 60"
     assert golden_notice(place, "rows 60", first, "t2", "run-2") is None
-    other = golden_notice(place, "rows 59", first, "t2", "run-2")
-    assert other is not None
-    assert other.id != first.id
-    end = golden_notice(place, None, first, "t3", None)
-    assert end is not None
+    assert told("rows 59", first, "t2", "run-2").id != first.id
+    end = told(None, first, "t3")
     assert (end.kind, end.refusal_id) == (NoticeKind.GOLDEN_AGREEMENT, first.id)
     assert end.text == "refined/events 2026-02-02/10001 differs from no golden total any more"
-    again = golden_notice(place, "rows 60", end, "t4", None)
-    assert again is not None
-    assert again.id not in (first.id, end.id)
+    assert told("rows 60", end, "t4").id not in (first.id, end.id)
     assert golden_notice(place, None, end, "t4", None) is None
-    for notice in (first, end):
-        assert Notice.from_json(notice.to_json()) == notice
+    assert [Notice.from_json(notice.to_json()) for notice in (first, end)] == [first, end]
     assert end.to_json()["mismatch"] == first.id
 
 
-FILE_DAY = date(2026, 2, 2)
-FILE_KEY = golden_key(FILE_DAY)
+FILE_KEY = golden_key(DAY)
 NAMES = GoldenNames(MEASURES | {GoldenMeasure("aggregates/city_events", "events")}, ("10001", "10002"))
 HEADER = "day,project,measure,value"
 
 
 def _read(*lines: str | bytes, header: str = HEADER, end: bytes = b"\n", before: bytes = b"") -> GoldenReading:
     body = [header.encode(), *(line if isinstance(line, bytes) else line.encode() for line in lines)]
-    return read_file(FILE_KEY, FILE_DAY, before + end.join(body) + end, NAMES)
+    return read_file(FILE_KEY, DAY, before + end.join(body) + end, NAMES)
 
 
 def _values(found: GoldenReading) -> dict[str, Decimal]:
@@ -222,9 +214,7 @@ def test_good_lines_whatever_wrote_the_file() -> None:
         "2026-02-02/10002 aggregates/daily_revenue:revenue": Decimal("-3.5"),
     }
     for found in (_read(*lines), _read(*lines, end=b"\r\n", before=b"\xef\xbb\xbf")):
-        assert _values(found) == expected
-        assert not found.faults
-        assert found.days == {FILE_DAY}
+        assert (_values(found), list(found.faults), found.days) == (expected, [], {DAY})
     assert _read(*lines).totals[0].origin == f"{FILE_KEY} line 2"
     turned = _read("rows,1,10001,2026-02-02", header="measure,value,project,day")
     assert _values(turned) == {"2026-02-02/10001 refined/events:rows": Decimal(1)}
@@ -259,11 +249,8 @@ def test_a_bad_line_is_named_and_those_beside_it_count(line: str | bytes, said: 
     (fault,) = found.faults
     assert str(fault).startswith(f"{FILE_KEY} line 3: ")
     assert said in str(fault)
-    assert _values(found) == {
-        "2026-02-02/10001 refined/events:rows": Decimal(1),
-        "2026-02-02/10002 refined/events:rows": Decimal(3),
-    }
-    assert found.days == frozenset()
+    expected = {f"2026-02-02/1000{number} refined/events:rows": Decimal(value) for number, value in ((1, 1), (2, 3))}
+    assert (_values(found), found.days) == (expected, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -278,7 +265,7 @@ def test_a_bad_line_is_named_and_those_beside_it_count(line: str | bytes, said: 
     ],
 )
 def test_a_file_without_the_header_has_one_fault_and_retracts_nothing(content: bytes, said: str) -> None:
-    found = read_file(FILE_KEY, FILE_DAY, content, NAMES)
+    found = read_file(FILE_KEY, DAY, content, NAMES)
     (fault,) = found.faults
     assert said in fault.reason
     assert (found.totals, found.days) == ((), frozenset())
@@ -286,7 +273,7 @@ def test_a_file_without_the_header_has_one_fault_and_retracts_nothing(content: b
 
 def test_a_header_alone_says_that_there_are_no_totals() -> None:
     found = _read()
-    assert (found.totals, found.faults, found.days) == ((), (), {FILE_DAY})
+    assert (found.totals, found.faults, found.days) == ((), (), {DAY})
 
 
 def test_many_bad_lines_are_counted() -> None:
@@ -297,12 +284,12 @@ def test_many_bad_lines_are_counted() -> None:
 
 
 def test_names_of_files() -> None:
-    assert golden_day("golden/2026-02-02.csv") == golden_day("golden/2026-02-02.csv line 3") == FILE_DAY
+    assert golden_day("golden/2026-02-02.csv") == golden_day("golden/2026-02-02.csv line 3") == DAY
     for key in ("golden/2026-02-30.csv", "golden/2026-02-02.csv.gz", "golden/a/2026-02-02.csv", "golden/totals.csv"):
         assert golden_day(key) is None
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_break_it(content: bytes) -> None:
-    read_file(FILE_KEY, FILE_DAY, content, NAMES)
-    read_file(FILE_KEY, FILE_DAY, HEADER.encode() + b"\n" + content, NAMES)
+    read_file(FILE_KEY, DAY, content, NAMES)
+    read_file(FILE_KEY, DAY, HEADER.encode() + b"\n" + content, NAMES)

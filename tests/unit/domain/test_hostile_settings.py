@@ -53,7 +53,7 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-few = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(many, max_examples=8)
 
 
 def _refusal(do: Callable[[], object]) -> str | None:
@@ -155,9 +155,9 @@ def test_run_config_of_a_job_is_a_request_or_refused(
     def recover() -> None:
         made.append(recovery_request(known, Recover(**shared)))
 
-    for number, do in enumerate((roll_back, rebuild, recover), 1):
+    for do in (roll_back, rebuild, recover):
         said = _refusal(do)
-        assert (said is None) == (len(made) == 1), (number, said)
+        assert (said is None) == (len(made) == 1), (do, said)
         assert all(set(request.projects) <= {"10001"} for request in made)
         made.clear()
 
@@ -208,11 +208,9 @@ def test_a_word_of_a_command_is_good_or_bad_usage(words: tuple[str, ...], text: 
 def test_the_golden_query_is_one_question(query: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         require_one_question(query)
+    asked = f"{query}{' ' if said[:5] == 'holds' else chr(10)}:first_day :last_day"
     with pytest.raises(ValueError, match=said):
-        Settings(
-            golden_url="sqlite:////x.db",
-            golden_query=f"{query} :first_day :last_day" if said[:5] == "holds" else f"{query}\n:first_day :last_day",
-        )
+        Settings(golden_url="sqlite:////x.db", golden_query=asked)
     for good in ("SELECT 1", " with x AS (SELECT 1)\nSELECT * FROM x; ", "(SELECT 1) UNION (SELECT 2)", "Values (1)"):
         require_one_question(good)
 

@@ -66,15 +66,9 @@ def test_pauses_double_up_to_a_bound_and_vary_by_half() -> None:
     assert backoff.pause_seconds(5, 30.0, chance=lambda: 1.0) == 31
 
 
-def test_pauses_double_and_none_follows_the_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    assert list(tries(4, 0.1)) == [False, False, False, True]
-    assert pauses == pytest.approx([0.1, 0.2, 0.4])
-
-
-def test_nothing_is_waited_for_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_double_and_none_follows_the_last_try_or_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     next(tries(4, 0.1))
     assert pauses == []
+    assert (list(tries(4, 0.1)), pauses) == ([False, False, False, True], pytest.approx([0.1, 0.2, 0.4]))

@@ -106,13 +106,10 @@ def test_of_equal_rows_the_one_that_is_named_is_shown_else_the_least() -> None:
     rows = [recovered, other, regular, least]
     # Alone, the other row outranks the regular rows.
     assert outcomes([other, regular, least], BACKFILL_FIRST, 1)[0] is RowFate.WINNER
-    for named, winner in (
-        ([], least),
-        ([regular.name], regular),
-        ([recovered.name], recovered),
-        ([other.name], least),
-        ([replace(regular, content=(3, 3)).name], least),
-    ):
+    changed = replace(regular, content=(3, 3))
+    names = ([], least), ([regular], regular), ([recovered], recovered), ([other], least), ([changed], least)
+    for those, winner in names:
+        named = [row.name for row in those]
         assert shown([recovered, regular, least], named) == winner
         found = dict(zip(rows, outcomes(rows, BACKFILL_FIRST, 1, named), strict=True))
         assert {row for row, fate in found.items() if fate is RowFate.WINNER} == {winner}
@@ -151,20 +148,9 @@ def test_nulls_never_collapse_rows() -> None:
 
 
 BLANK = (
-    "",
-    " ",
-    "\t",
-    "\x00",
-    "\n \r",
-    "\u00a0",
-    "\u3000",
-    "\u200b",
-    "\ufeff",
-    "\u2060\u200d",
-    "\ufff9\ufffb",
-    "\U0001d173",
-    "\U000e0001\U000e0fff",
-)
+    "", " ", "\t", "\x00", "\n \r", "\u00a0", "\u3000", "\u200b", "\ufeff", "\u2060\u200d", "\ufff9\ufffb",
+    "\U0001d173", "\U000e0001\U000e0fff",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("blank", BLANK, ids=ascii)
@@ -182,21 +168,11 @@ def test_an_id_that_nobody_can_see_is_no_id(blank: str) -> None:
 
 @pytest.mark.parametrize("days_apart", [0, 1, 2, 3])
 def test_the_window_ends_where_it_says(days_apart: int) -> None:
-    later = replace(
-        ROW,
-        event_date=DAY + timedelta(days=days_apart),
-        received_at=datetime(2026, 2, 9, tzinfo=UTC),
-        row_id="v",
-        content=(2, 2),
-    )
-    first, _ = outcomes([ROW, later], BACKFILL_FIRST, 2)
-    expected = (
-        RowFate.SEND_DUPLICATE,
-        RowFate.SUPERSEDED_BY_OTHER_DAY,
-        RowFate.SUPERSEDED_BY_OTHER_DAY,
-        RowFate.WINNER,
-    )
-    assert first is expected[days_apart]
+    day, received_at = DAY + timedelta(days=days_apart), datetime(2026, 2, 9, tzinfo=UTC)
+    later = replace(ROW, event_date=day, received_at=received_at, row_id="v", content=(2, 2))
+    superseded = RowFate.SUPERSEDED_BY_OTHER_DAY
+    expected = (RowFate.SEND_DUPLICATE, superseded, superseded, RowFate.WINNER)
+    assert outcomes([ROW, later], BACKFILL_FIRST, 2)[0] is expected[days_apart]
 
 
 def test_a_row_loses_to_one_that_loses_itself() -> None:
@@ -223,14 +199,7 @@ LATER = replace(ROW, received_at=datetime(2026, 2, 2, 2, tzinfo=UTC), line_numbe
         ({"unread": UNREAD, "received_at": datetime(2026, 2, 2, 1, tzinfo=UTC)}, {}, False),
         ({"unread": UNREAD, "content": (2, 2), "row_id": "u"}, {"unread": UNREAD, "line_number": 0}, False),
     ],
-    ids=[
-        "time wins over unread",
-        "both unread",
-        "winner unread",
-        "absent, not unread",
-        "first rank decides",
-        "equal rows",
-    ],
+    ids=["time over unread", "both unread", "winner unread", "absent, not unread", "first rank decides", "equal rows"],
 )
 def test_an_unread_time_decides_only_between_unequal_rows_that_the_first_rank_leaves_open(
     changes: dict[str, Any], better: dict[str, Any], is_by_unread: bool
@@ -240,8 +209,7 @@ def test_an_unread_time_decides_only_between_unequal_rows_that_the_first_rank_le
     (first, _) = outcomes([row, other], BACKFILL_FIRST, 1)
     lost = defeat(row, first, [row, other], BACKFILL_FIRST, 1)
     assert lost is not None
-    assert lost.by == other
-    assert lost.by_unread(row) == is_by_unread
+    assert (lost.by, lost.by_unread(row)) == (other, is_by_unread)
 
 
 _SUMS = st.integers(-(10**28), 10**28)
@@ -250,9 +218,7 @@ digests = st.builds(Digest, st.integers(1, 10**9), _SUMS, _SUMS, st.sampled_from
 
 @given(digests, digests, digests)
 def test_digest_is_a_sum(a: Digest, b: Digest, c: Digest) -> None:
-    assert (a + b) + c == a + (b + c)
-    assert a + b == b + a
-    assert a + EMPTY == a
+    assert ((a + b) + c, a + b, a + EMPTY) == (a + (b + c), b + a, a)
 
 
 @given(digests)
@@ -267,6 +233,4 @@ def test_digests_of_two_versions_are_never_equal(one: Digest, other: Digest) -> 
         assert replace(one, version=1) != replace(one, version=2)
     if EMPTY not in (one, other) and one.version != other.version:
         assert (one + other).version not in (1, 2)
-    assert str(EMPTY) == "0:0:0"
-    assert Digest.parse("0:0:0") == EMPTY
-    assert Digest.parse("3:a:b") == Digest(3, 10, 11, version=1)
+    assert (str(EMPTY), Digest.parse("0:0:0"), Digest.parse("3:a:b")) == ("0:0:0", EMPTY, Digest(3, 10, 11, version=1))

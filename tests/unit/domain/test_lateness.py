@@ -120,8 +120,7 @@ def test_days_of_arrival_are_counted_once_and_what_comes_early_is_punctual() -> 
         ("2", DAY - timedelta(days=1), DAY - timedelta(days=9), 0),
     ]  # fmt: skip
     found = lateness(arrivals)
-    assert found[""] == Lateness({0: 9, 2: 3}, 1)
-    assert found["1"] == Lateness({0: 5, 2: 3}, 1)
+    assert (found[""], found["1"]) == (Lateness({0: 9, 2: 3}, 1), Lateness({0: 5, 2: 3}, 1))
     assert (found[""].most_days, found[""].missed_beyond(1)) == (2, 3)
 
 

@@ -55,33 +55,28 @@ def test_a_process_elsewhere_is_dead_when_its_beat_stands_still_and_not_before()
     for still in range(STILL_LOOKS):
         assert replace(A_PROCESS, watch=standing_still(still)).life(Sight.HIDDEN) is Life.RUNNING
     dead = replace(A_PROCESS, watch=standing_still(STILL_LOOKS))
-    assert dead.life(Sight.HIDDEN) is Life.DEAD
-    assert replace(dead, beats=8).life(Sight.HIDDEN) is Life.RUNNING
+    assert (dead.life(Sight.HIDDEN), replace(dead, beats=8).life(Sight.HIDDEN)) == (Life.DEAD, Life.RUNNING)
     assert replace(A_PROCESS, is_lost=True).life(Sight.HIDDEN) is Life.DEAD
 
 
 def test_no_clock_kills_and_none_keeps_alive() -> None:
     """Scenario: clocks leap, go back or stop; many look at once. Outcome: a leap counts as one look, the others as none."""
-    assert watched((7, 0), (7, 86_400)).still == 1
-    assert watched((7, 86_400), (7, 0), (7, 1), (7, 2)).still == 0
+    assert (watched((7, 0), (7, 86_400)).still, watched((7, 86_400), (7, 0), (7, 1), (7, 2)).still) == (1, 0)
     set_back = watched((7, 86_400), *((7, LOOK_SECONDS * number) for number in range(STILL_LOOKS + 1)))
-    assert set_back.still == STILL_LOOKS
-    assert watched(*((7, 0.1 * number) for number in range(100))).still == 0
+    assert (set_back.still, watched(*((7, 0.1 * number) for number in range(100))).still) == (STILL_LOOKS, 0)
     assert watched(*((7, 0),) * 100).still == 0
 
 
 def test_what_this_machine_sees_is_certain_at_once() -> None:
     silent = replace(A_PROCESS, watch=standing_still(99))
-    assert silent.life(Sight.THERE) is Life.RUNNING
-    assert A_PROCESS.life(Sight.GONE) is Life.DEAD
+    assert (silent.life(Sight.THERE), A_PROCESS.life(Sight.GONE)) == (Life.RUNNING, Life.DEAD)
     assert replace(A_PROCESS, is_ended=True).life(Sight.GONE) is Life.ENDED
 
 
 def test_a_run_dies_with_its_process_and_not_with_its_op() -> None:
     """Outcome: a run is dead where none of its processes can live; other work is left alone."""
     ended = replace(A_PROCESS, is_ended=True)
-    assert not ended.has_died_with_its_run(Sight.THERE)
-    assert ended.has_died_with_its_run(Sight.GONE)
+    assert (ended.has_died_with_its_run(Sight.THERE), ended.has_died_with_its_run(Sight.GONE)) == (False, True)
     assert not replace(ended, watch=standing_still(STILL_LOOKS)).has_died_with_its_run(Sight.HIDDEN)
     long_ago = replace(ended, watch=standing_still(PATIENT_LOOKS))
     assert long_ago.has_died_with_its_run(Sight.HIDDEN)
@@ -101,8 +96,7 @@ def test_a_process_is_known_by_boot_namespaces_number_and_start() -> None:
     assert own.started is not None
     assert this_process.sight(replace(own, started=own.started + 1)) is Sight.GONE
     assert this_process.sight(replace(own, place="another boot")) is Sight.HIDDEN
-    assert this_process.sight(replace(own, place=None)) is Sight.HIDDEN
-    assert this_process.sight(None) is Sight.HIDDEN
+    assert (this_process.sight(replace(own, place=None)), this_process.sight(None)) == (Sight.HIDDEN, Sight.HIDDEN)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
     of_child = replace(own, pid=child.pid, started=int(fields[19]))
@@ -177,8 +171,7 @@ def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) ->
     assert processes.look([], {}) == {}
     beats = of_run().beats
     with heartbeat(url, RUN, "daily_load", 1):
-        assert not of_run().is_ended
-        assert of_run().beats == beats + 1
+        assert (of_run().is_ended, of_run().beats) == (False, beats + 1)
 
     other = RUN.replace("1", "2")
     missed = processes.look([other], {other: "daily_load"})[other]

@@ -6,14 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.retention import (
-    YOUNGEST,
-    SnapshotAge,
-    expirable,
-    is_bulk,
-    least_age,
-    outlived_metadata,
-)
+from pipeline_assets.domain.retention import YOUNGEST, SnapshotAge, expirable, is_bulk, least_age, outlived_metadata
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -77,5 +70,4 @@ def test_metadata_goes_with_the_history_and_never_while_the_table_names_it() -> 
     [(10, 10, False), (11, 11, True), (11, 44, False), (25, 99, True), (0, 0, False)],
 )
 def test_orphans_are_many_by_number_and_by_share(orphans: int, files: int, is_refused: bool) -> None:
-    assert is_bulk(orphans, files, 0.25) is is_refused
-    assert not is_bulk(orphans, files, 1.0)
+    assert (is_bulk(orphans, files, 0.25), is_bulk(orphans, files, 1.0)) == (is_refused, False)

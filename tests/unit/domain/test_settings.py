@@ -77,8 +77,7 @@ def test_a_place_whose_names_hold_an_at_sign_is_one(place: str) -> None:
 
 def test_relative_paths_become_absolute(folder: Path) -> None:
     settings = load_settings()
-    assert settings.landing_url == str(folder / "in")
-    assert settings.catalog_url == f"sqlite:///{folder}/data/catalog.db"
+    assert (settings.landing_url, settings.catalog_url) == (str(folder / "in"), f"sqlite:///{folder}/data/catalog.db")
     assert settings.ledger_database_url == settings.catalog_url
 
 
@@ -92,10 +91,9 @@ def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
         monkeypatch.setattr(machine, "cores", lambda: 1)
         settings = load_settings()
         limits.append(settings.max_object_bytes)
-        versions.append(REGULAR_EVENTS.code_version(settings))
-        versions.append(REGULAR_EVENTS.code_version(settings.model_copy(update={"change_min_rows": 7})))
-    assert limits == [2 * 1024**3, 256 * 1024**2]
-    assert len(set(versions)) == 1
+        other = settings.model_copy(update={"change_min_rows": 7})
+        versions += [REGULAR_EVENTS.code_version(one) for one in (settings, other)]
+    assert (limits, len(set(versions))) == ([2 * 1024**3, 256 * 1024**2], 1)
     copied = settings.model_copy(update={"max_object_bytes": limits[0]})
     monkeypatch.setenv("TIDEMARK_MAX_OBJECT_BYTES", str(limits[0]))
     told = {REGULAR_EVENTS.code_version(one) for one in (copied, load_settings())}
@@ -185,20 +183,12 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     assert set(shown) | set_there | sections == set(Settings.model_fields)
     # A setting without a default is shown by an example.
     shown["first_arrival"] = str(shown["first_arrival"])
-    own = (
-        *("ledger_url", "first_arrival", "golden_url", "golden_query", "jars_dir"),
-        "metrics_file",
-    )
-    examples = {name: shown[name] for name in own}
-    defaults = Settings(**examples).model_dump(mode="json")
-    for name, value in shown.items():
-        assert value == defaults[name], name
+    own = ("ledger_url", "first_arrival", "golden_url", "golden_query", "jars_dir", "metrics_file")
+    defaults = Settings(**{name: shown[name] for name in own}).model_dump(mode="json")
+    assert shown == {name: defaults[name] for name in shown}
 
 
-def test_keys_of_projects_are_no_settings_and_are_known_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_keys_of_projects_are_no_settings_and_are_known_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_EXPORT_KEY_10001", "a-key-of-length")
     monkeypatch.setenv("TIDEMARK_EXPORT_SECRET_10001", "a-secret-of-length")
     settings = load_settings()
@@ -212,9 +202,8 @@ def test_keys_of_projects_are_no_settings_and_are_known_by_name(
     "url", ["https://key:secret@amplitude.com/api/2/export", "ftp://amplitude.com", "amplitude.com"]
 )
 def test_a_url_of_the_vendor_that_cannot_be_asked_is_refused_without_showing_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIDEMARK_EXPORT_API_URL", url)
     with pytest.raises(SettingsError, match="TIDEMARK_EXPORT_API_URL: it is not https") as caught:
         load_settings()
@@ -225,15 +214,10 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(folder: Path, monkeypat
     """Scenario: a cluster has a service `tidemark`. Outcome: pods start; a mistaken setting is refused."""
     for service in ("TIDEMARK", "TIDEMARK_WEB"):
         for name, value in {
-            "SERVICE_HOST": "10.0.0.7",
-            "SERVICE_PORT": "4000",
-            "SERVICE_PORT_GRPC": "4000",
-            "PORT": "tcp://10.0.0.7:4000",
-            "PORT_4000_TCP": "tcp://10.0.0.7:4000",
-            "PORT_4000_TCP_PROTO": "tcp",
-            "PORT_4000_TCP_PORT": "4000",
+            "SERVICE_HOST": "10.0.0.7", "SERVICE_PORT": "4000", "SERVICE_PORT_GRPC": "4000", "PORT": "tcp://10.0.0.7:4000",
+            "PORT_4000_TCP": "tcp://10.0.0.7:4000", "PORT_4000_TCP_PROTO": "tcp", "PORT_4000_TCP_PORT": "4000",
             "PORT_4000_TCP_ADDR": "10.0.0.7",
-        }.items():
+        }.items():  # fmt: skip
             monkeypatch.setenv(f"{service}_{name}", value)
     load_settings()
     monkeypatch.setenv("TIDEMARK_PORT", "4000")
@@ -243,9 +227,7 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(folder: Path, monkeypat
 
 def test_a_project_of_another_beside_the_code_makes_no_clone(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "analytics"\n')
-    assert not is_clone(tmp_path)
-    assert is_clone(PROJECT_ROOT)
-    assert not is_clone(tmp_path / "nowhere")
+    assert (is_clone(tmp_path), is_clone(PROJECT_ROOT), is_clone(tmp_path / "nowhere")) == (False, True, False)
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
@@ -256,34 +238,24 @@ def test_no_setting_is_called_as_kubernetes_calls_a_service(name: str) -> None:
 BUCKETS = {"landing_url": "s3://bucket/landing", "warehouse_url": "s3://bucket/warehouse"}
 KEY = "spark.executorEnv.AWS_SECRET_ACCESS_KEY"
 ROLE = (
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_SHARED_CREDENTIALS_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "TOKEN_DIR",
-    "CREDENTIALS_PATH",
-)
+    "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI", "TOKEN_DIR", "CREDENTIALS_PATH",
+)  # fmt: skip
 """Sources of a worker's role credentials, which open nothing by themselves."""
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"landing_url": "/data/landing"},
-            "landing_url: is a folder of this machine, while spark_master names a cluster.",
-        ),
+        ({"landing_url": "/data/in"}, "landing_url: is a folder of this machine, while spark_master names a cluster."),
         ({"warehouse_url": "file:///data/lake"}, "warehouse_url: is a folder of this machine"),
         ({"warehouse_url": "/mnt/lake", "spark_shared_disk": True}, None),
         ({"spark_config": {KEY: "word"}}, f"spark_config: {KEY}: is a secret that the cluster's own pages show."),
         ({"spark_config": {"spark.executorEnv.TZ": "UTC", "spark.hadoop.fs.s3a.secret.key": "word"}}, None),
         *(({"spark_config": {f"spark.executorEnv.{name}": "/var/run/role"}}, None) for name in ROLE),
         *(
-            (
-                {"spark_config": {f"spark.executorEnv.{name}": "word"}},
-                f"spark_config: spark.executorEnv.{name}: is a secret",
-            )
-            for name in ("AWS_SESSION_TOKEN", "TOKEN_FILE_CONTENT", "PASSFILE")
+            ({"spark_config": {name: "word"}}, f"spark_config: {name}: is a secret")
+            for name in map("spark.executorEnv.{}".format, ("AWS_SESSION_TOKEN", "TOKEN_FILE_CONTENT", "PASSFILE"))
         ),
         ({"catalog_url": "sqlite:////data/catalog.db"}, None),
     ],
@@ -304,9 +276,7 @@ def test_what_only_works_on_one_machine_is_refused_for_a_cluster(
     assert "word" not in str(refused.value)
 
 
-THEN = Settings(
-    dedupe_window_days=2, source_precedence=(Source.REGULAR, Source.BACKFILL), revenue_properties=("a", "b")
-)
+THEN = Settings(dedupe_window_days=2, source_precedence=tuple(Source), revenue_properties=("a", "b"))
 
 
 def test_settings_come_back_as_they_were() -> None:

@@ -158,8 +158,7 @@ def test_every_batch_that_is_asked_for_listed_marked_or_recorded_has_a_plan() ->
     )
     asked = {BATCH, BatchKey(Source.REGULAR, "10002", DAY)}
     assert plans.keys() == asked | {listed, marked, recorded, refused}
-    assert {key for key, plan in plans.items() if plan.is_requested} == asked
-    assert plans[marked].hours_marked == {3}
+    assert ({key for key, plan in plans.items() if plan.is_requested}, plans[marked].hours_marked) == (asked, {3})
 
 
 def test_a_plan_knows_its_own_standing_and_not_the_other_sources() -> None:
@@ -244,8 +243,7 @@ def test_a_refused_object_that_goes_away_is_forgotten_and_misses_nobody() -> Non
     """It brought no row to raw, so nothing is missing in any hour."""
     refused = a_record(hour=11, etag="e2", is_accepted=False, error="truncated_gzip")
     plan = plan_of([a_delivery()], [a_record()], refused=[refused])
-    assert (plan.changed, plan.withdrawn, plan.missing) == ((), (), ())
-    assert plan.stale_refusals == [refused.object_key]
+    assert (plan.changed, plan.withdrawn, plan.missing, plan.stale_refusals) == ((), (), (), [refused.object_key])
     assert plan.needs_work
 
 
@@ -273,8 +271,7 @@ def test_an_hour_that_lists_a_new_object_was_rewritten_and_any_other_is_missing(
     withdrawn: list[tuple[int, int]],
 ) -> None:
     plan = plan_of([a_delivery(*one) for one in listed], [a_record(*one) for one in recorded])
-    assert hours_of(plan, plan.missing) == missing
-    assert hours_of(plan, plan.withdrawn) == withdrawn
+    assert (hours_of(plan, plan.missing), hours_of(plan, plan.withdrawn)) == (missing, withdrawn)
     if missing:
         assert not plan.needs_work
 
@@ -363,8 +360,7 @@ def test_the_same_bytes_under_another_etag_are_no_new_delivery() -> None:
     assert "tidemark recover" in str(evaluation.hint)
     prior = plan.record(verdict, evaluation, Settings())
     again = plan_of([a_delivery(shard=2, etag="copied")], [a_record(), copied], priors=[prior])
-    assert again.is_repeated_refusal
-    assert not again.needs_work
+    assert (again.is_repeated_refusal, again.needs_work) == (True, False)
 
     verdict, evaluation = verdict_of(plan, a_record(shard=2, etag="copied", sha256="others", recorded_at=THIS_LOAD))
     assert verdict is BatchVerdict.ACCEPTED, evaluation.reason
@@ -397,8 +393,7 @@ def test_the_share_of_rows_that_vanished_is_bounded() -> None:
     assert str(evaluation.reason).startswith("rows vanished from landing: 240 of 480 (50.0%), first ")
     assert "--accept-missing" in str(evaluation.hint)
     prior = plan.record(verdict, evaluation, Settings())
-    assert prior.is_missing
-    assert plan_of(listed_of(day, gone), day, priors=[prior]).is_repeated_refusal
+    assert (prior.is_missing, plan_of(listed_of(day, gone), day, priors=[prior]).is_repeated_refusal) == (True, True)
     for change in ({"reasons": {DAY: "why"}}, {"now": LATER}):
         assert not plan_of(listed_of(day, gone), day, priors=[prior], **change).is_repeated_refusal
     assert not plan_of(listed_of(day), day, priors=[prior]).is_repeated_refusal
@@ -458,8 +453,7 @@ def test_rows_that_an_unreadable_version_takes_are_bounded_too() -> None:
     assert verdict is BatchVerdict.REFUSED
     assert f"rows vanished from landing: 10 of 480 (2.1%), first {bad.object_key}" in str(evaluation.reason)
     prior = plan.record(verdict, evaluation, Settings(**tolerant))
-    assert prior.is_missing
-    assert plan_of(listed, day, priors=[prior], **tolerant).is_repeated_refusal
+    assert (prior.is_missing, plan_of(listed, day, priors=[prior], **tolerant).is_repeated_refusal) == (True, True)
     assert not plan_of(listed, day, priors=[prior], **tolerant, change_max_shrink=0.05).is_repeated_refusal
     assert verdict_of(plan, bad, **tolerant, change_max_shrink=0.05)[0] is BatchVerdict.ACCEPTED
     accepted = plan_of(listed, day, priors=[prior], reasons={DAY: "it is lost"}, **tolerant)
@@ -522,12 +516,10 @@ def test_rows_that_leave_by_an_exclusion_never_count() -> None:
     day = a_day()
     gone = [(hour, 1) for hour in range(24)]
     plan = plan_of(listed_of(day), day, exclusions=[an_exclusion(*one) for one in gone])
-    assert len(plan.withdrawn) == 24
-    assert verdict_of(plan)[0] is BatchVerdict.ACCEPTED
+    assert (len(plan.withdrawn), verdict_of(plan)[0]) == (24, BatchVerdict.ACCEPTED)
     # Nor where landing lost them since.
     plan = plan_of(listed_of(day, gone), day, exclusions=[an_exclusion(*one) for one in gone])
-    assert len(plan.withdrawn) == 24
-    assert verdict_of(plan)[0] is BatchVerdict.ACCEPTED
+    assert (len(plan.withdrawn), verdict_of(plan)[0]) == (24, BatchVerdict.ACCEPTED)
 
 
 def test_rows_that_the_other_prefix_lists_with_the_same_bytes_never_count() -> None:
@@ -535,8 +527,7 @@ def test_rows_that_the_other_prefix_lists_with_the_same_bytes_never_count() -> N
     gone = [(hour, 1) for hour in range(24)]
     arrived = frozenset(GRAMMAR.format_delivery(BATCH, *one) for one in gone)
     plan = plan_of(listed_of(day, gone), day, relocated=Relocated(arrived))
-    assert (len(plan.withdrawn), plan.missing) == (24, ())
-    assert verdict_of(plan)[0] is BatchVerdict.ACCEPTED
+    assert (len(plan.withdrawn), plan.missing, verdict_of(plan)[0]) == (24, (), BatchVerdict.ACCEPTED)
 
 
 def test_an_excluded_object_stands_for_no_other() -> None:
@@ -554,14 +545,7 @@ def test_an_excluded_object_stands_for_no_other() -> None:
         "no horizon, next day": (0, datetime(2026, 2, 3, tzinfo=UTC), False),
     },
 )
-@cases(
-    "listed",
-    {
-        "none": [],
-        "hour": [a_delivery(9)],
-        "shard": [a_delivery(9), a_delivery(10, 7)],
-    },
-)
+@cases("listed", {"none": [], "hour": [a_delivery(9)], "shard": [a_delivery(9), a_delivery(10, 7)]})
 def test_past_the_horizon_raw_is_the_archive(
     horizon_days: int, now: datetime, is_inside: bool, listed: list[Delivery]
 ) -> None:
@@ -571,8 +555,7 @@ def test_past_the_horizon_raw_is_the_archive(
 
 def test_past_the_horizon_new_versions_are_still_taken_and_nothing_leaves_even_with_a_reason() -> None:
     plan = plan_of([a_delivery(9, etag="e2")], [a_record(9), a_record(10)], now=LATER, reasons={DAY: "expired"})
-    assert plan.changed == (a_delivery(9, etag="e2"),)
-    assert (plan.missing, plan.withdrawn) == ((), ())
+    assert (plan.changed, plan.missing, plan.withdrawn) == ((a_delivery(9, etag="e2"),), (), ())
 
 
 def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it() -> None:
@@ -595,16 +578,14 @@ def test_a_reason_turns_missing_into_withdrawn_on_its_own_day_only() -> None:
     recorded = [a_record(9), a_record(10), a_record(9, batch=other)]
     plans = plans_of([a_delivery(9)], recorded, reasons={DAY: "the vendor said so"})
     assert (plans[BATCH].missing, plans[BATCH].withdrawn) == ((), (a_record(10).object_key,))
-    assert plans[BATCH].accepted_reason == "the vendor said so"
-    assert plans[BATCH].needs_work
+    assert (plans[BATCH].accepted_reason, plans[BATCH].needs_work) == ("the vendor said so", True)
     assert plans[other].missing
     assert plans[other].accepted_reason is None
 
 
 def test_a_reason_empties_a_batch_that_is_gone_whole() -> None:
     plan = plan_of([], [a_record(9), a_record(10)], reasons={DAY: "a test project"})
-    assert len(plan.withdrawn) == 2
-    assert plan.needs_work
+    assert (len(plan.withdrawn), plan.needs_work) == (2, True)
 
 
 def test_a_reason_where_nothing_is_gone_changes_nothing() -> None:
@@ -866,14 +847,11 @@ def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_bac
     prior = refused_as(GONE, listed, recorded)
     assert prior.is_missing
     standing = plan_of(listed, recorded, priors=[prior])
-    assert standing.is_repeated_refusal
-    assert not standing.needs_work
+    assert (standing.is_repeated_refusal, standing.needs_work) == (True, False)
     accepted = plan_of(listed, recorded, priors=[prior], reasons={DAY: "why"})
-    assert accepted.withdrawn == (a_record(10).object_key,)
-    assert accepted.needs_work
+    assert (accepted.withdrawn, accepted.needs_work) == ((a_record(10).object_key,), True)
     back = plan_of([*listed, a_delivery(10)], recorded, priors=[prior])
-    assert not back.is_repeated_refusal
-    assert (back.missing, back.withdrawn, back.changed) == ((), (), ())
+    assert (back.is_repeated_refusal, back.missing, back.withdrawn, back.changed) == (False, (), (), ())
 
 
 def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
@@ -1013,13 +991,7 @@ def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
         assert (said or "") in (evaluation.reason or "")
 
 
-@cases(
-    "now",
-    {
-        "within the horizon": SOON,
-        "past it": LATER,
-    },
-)
+@cases("now", {"within the horizon": SOON, "past it": LATER})
 @cases(
     ("listed", "recorded", "excluded", "read", "removed"),
     {
@@ -1055,13 +1027,7 @@ def test_an_excluded_version_is_not_read_and_its_rows_go(
     assert (key in plan.known_bytes) == (read and bool(recorded))
 
 
-@cases(
-    "held",
-    {
-        "raw holds these bytes": "bytes of e2",
-        "raw holds others": "bytes of e1",
-    },
-)
+@cases("held", {"raw holds these bytes": "bytes of e2", "raw holds others": "bytes of e1"})
 def test_excluded_bytes_under_another_etag_leave_the_plan_and_not_the_one_it_was_made_from(held: str) -> None:
     plan = plan_of([a_delivery(9), a_delivery(etag="e2")], [a_record(9), a_record(sha256=held)])
     key = a_delivery().key
@@ -1077,8 +1043,7 @@ def test_a_touched_object_is_neither_parsed_nor_replaced() -> None:
     batch = plan_of([a_delivery(9, etag="e2"), a_delivery(etag="e2")], [a_record(9), a_record(), a_record(9, 2)])
     attempt: Any = SimpleNamespace(touched={a_delivery(9).key: a_record(9, etag="e2")})
     attempt.to_parse = partial(Attempt.to_parse, attempt)
-    assert batch.needs_work
-    assert attempt.to_parse([batch]) == [a_delivery(etag="e2")]
+    assert (batch.needs_work, attempt.to_parse([batch])) == (True, [a_delivery(etag="e2")])
     assert Attempt.replaced(attempt, batch) == sorted([a_delivery().key, a_record(9, 2).object_key])
 
 

@@ -125,8 +125,7 @@ def test_a_neighbour_without_rows_is_no_input() -> None:
 
 
 def test_where_neighbours_differ_the_shared_keys_are_compared_first() -> None:
-    assert Known(near=OTHER_ROWS).plan().todo is Todo.CHECK
-    assert Known(near=EMPTY).plan().todo is Todo.CHECK
+    assert (Known(near=OTHER_ROWS).plan().todo, Known(near=EMPTY).plan().todo) == (Todo.CHECK, Todo.CHECK)
     never_compared = replace(PUBLISHED, input_state=replace(BUILT_FROM, cross_day=None))
     assert Known(record=never_compared, near=OTHER_ROWS).plan().todo is Todo.REBUILD
     # A request for new code builds the slice, whatever its neighbours hold.
@@ -184,8 +183,7 @@ def test_what_somebody_holds_stays_until_it_is_released() -> None:
 )  # fmt: skip
 def test_a_day_waits_for_its_own_deliveries(batches: Collection[BatchRecord], reason: str | None) -> None:
     plan = Known(own=OTHER_ROWS, batches=batches).plan()
-    assert (plan.todo, plan.reason) == (Todo.REBUILD if reason is None else Todo.WAIT, reason)
-    assert not plan.is_early
+    assert (plan.todo, plan.reason, plan.is_early) == (Todo.REBUILD if reason is None else Todo.WAIT, reason, False)
 
 
 def test_a_wait_before_the_deadline_is_early_and_wrong_by_nothing() -> None:
@@ -241,8 +239,7 @@ def test_a_day_is_final_when_nothing_can_arrive_any_more() -> None:
         (deadline + timedelta(seconds=1)).isoformat(),
     )
     refused = Known(batches=[a_batch(BatchVerdict.REFUSED)])
-    assert not refused.plan().is_final
-    assert not Known(first_arrival=None).plan().is_final
+    assert (refused.plan().is_final, Known(first_arrival=None).plan().is_final) == (False, False)
     marked = [
         BatchRecord(BatchKey(Source.REGULAR, PROJECT, DAY + timedelta(days=shift)), BatchVerdict.ACCEPTED, hours_marked=24)
         for shift in range(SETTINGS.reprocessing_window_days + 1)

@@ -62,13 +62,9 @@ RECORDS = {JANUARY: month(JANUARY), FEBRUARY: month(FEBRUARY)}
 
 def plans(one: History | None, records: Mapping[Slice, SliceRecord] = RECORDS, *more: Slice) -> dict[Slice, SlicePlan]:
     facts = Facts(
-        SETTINGS,
-        frozenset({*records, *more, FEBRUARY}),
-        {},
-        {},
-        records={VALIDITY.key: records, SNAPSHOT.key: {}},
+        SETTINGS, frozenset({*records, *more, FEBRUARY}), {}, {}, records={VALIDITY.key: records, SNAPSHOT.key: {}},
         history=one,
-    )
+    )  # fmt: skip
     return {plan.key: plan for plan in decide(facts, VALIDITY, {FEBRUARY, *more}, {}, LATE)}
 
 
@@ -79,11 +75,8 @@ def test_only_months_that_tell_of_other_items_are_built_again() -> None:
     assert found[JANUARY].todo is Todo.REBUILD
     assert found[FEBRUARY].todo is Todo.REBUILD, "its record names the version that is published"
     later = replace(changed, day=MARCH.event_date, days={**DAYS, MARCH.event_date: ONE})
-    assert {key: plan.todo for key, plan in plans(later, RECORDS, MARCH).items()} == {
-        JANUARY: Todo.KEEP,
-        FEBRUARY: Todo.KEEP,
-        MARCH: Todo.REBUILD,
-    }
+    todos = {key: plan.todo for key, plan in plans(later, RECORDS, MARCH).items()}
+    assert todos == {JANUARY: Todo.KEEP, FEBRUARY: Todo.KEEP, MARCH: Todo.REBUILD}
 
 
 def test_what_is_refused_stands_at_the_last_month_and_leaves_all_others() -> None:
@@ -97,10 +90,8 @@ def test_what_is_refused_stands_at_the_last_month_and_leaves_all_others() -> Non
     assert (waits.todo, waits.reason) == (Todo.WAIT, "landing holds no complete delivery of intervals")
     ahead = plans(history(), RECORDS, MARCH)[MARCH]
     assert (ahead.todo, ahead.reason) == (Todo.WAIT, "intervals are delivered as of 2026-02-04 and not of 2026-03 yet")
-    assert {key: plan.cause.kind for key, plan in plans(nothing_since(DAY)).items()} == {
-        JANUARY: CauseKind.EXCLUSION,
-        FEBRUARY: CauseKind.EXCLUSION,
-    }, "where the only delivery is excluded every month is emptied"
+    causes = {key: plan.cause.kind for key, plan in plans(nothing_since(DAY)).items()}
+    assert causes == dict.fromkeys(RECORDS, CauseKind.EXCLUSION), "where the only delivery is excluded all is emptied"
 
 
 def test_the_newest_complete_delivery_stands_and_is_read_once() -> None:

@@ -23,6 +23,7 @@ EARLY, LATE = datetime(2026, 2, 5, tzinfo=UTC), datetime(2026, 2, 20, tzinfo=UTC
 MONTH = date(2026, 2, 1)
 SNAPSHOT, VALIDITY = ITEM.snapshot, ITEM.validity
 HELD = Digest(3, 1, 1)
+BRIDGED: dict[str, Any] = {"missing_snapshot": MissingSnapshot.PREVIOUS}
 
 
 def listed(day: date = DAY, **more: Any) -> SnapshotDelivery:
@@ -39,8 +40,8 @@ def snapshot(day: date = DAY, verdict: Verdict = Verdict.PUBLISHED, **more: Any)
 
 
 def of_snapshot(
-    record: SliceRecord | None, one: SnapshotDelivery | None, now: datetime, **settings: Any
-) -> SlicePlan | None:
+    record: SliceRecord | None, one: SnapshotDelivery | None, now: datetime = LATE, **settings: Any
+) -> SlicePlan:
     """The plan of a requested day's snapshot, with earlier ones on record."""
     key = Slice(DAY, ALL_PROJECTS)
     first, counts = settings.pop("first", LONG_BEFORE), settings.pop("item_counts", None)
@@ -51,7 +52,8 @@ def of_snapshot(
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
         item_counts=counts,
     )  # fmt: skip
-    return next(iter(decide(facts, SNAPSHOT, [key], {}, now)), None)
+    (plan,) = decide(facts, SNAPSHOT, [key], {}, now)
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -80,31 +82,32 @@ def test_a_snapshot_is_loaded_when_it_is_marked_or_late_and_again_when_another_v
     reason: str | None,
 ) -> None:
     plan = of_snapshot(record, one, now)
-    assert plan is not None
     assert (plan.todo, plan.is_early) == (todo, is_early)
     assert reason is None or reason in (plan.reason or "")
 
 
 def test_a_day_before_the_first_snapshot_and_a_bridged_one_are_empty_and_nothing_at_all_says_so() -> None:
-    for settings in ({"first": DAY + timedelta(days=1)}, {"missing_snapshot": MissingSnapshot.PREVIOUS}):
-        plan = of_snapshot(None, None, LATE, **settings)
-        assert plan is not None
-        assert plan.todo is Todo.KEEP
-    nothing = of_snapshot(None, None, LATE, first=None)
-    assert nothing is not None
+    for settings in ({"first": DAY + timedelta(days=1)}, BRIDGED):
+        assert of_snapshot(None, None, **settings).todo is Todo.KEEP
+    nothing = of_snapshot(None, None, first=None)
     assert (nothing.todo, nothing.reason) == (Todo.WAIT, "landing holds no snapshot of the dimension at all")
 
 
+def refused(check: Check, figures: Mapping[str, float]) -> SliceRecord:
+    rejection = Rejection(InputState(delivered=listed().version), judging(SNAPSHOT, Settings()))
+    known = {"digest": EMPTY, "input_state": None, "rejection": rejection}
+    failure = Evaluation(check, False, "is bad", "correct it", figures)
+    return snapshot(verdict=Verdict.REFUSED, refused_evaluations=(failure,), **known)
+
+
 def test_a_refused_version_is_not_read_again_but_one_that_could_not_be_read_is() -> None:
-    refusal = Rejection(InputState(delivered=listed().version), judging(SNAPSHOT, Settings()))
     for figures, todo in (({}, Todo.KEEP_REFUSED), ({UNREAD_OBJECTS: 1}, Todo.REBUILD)):
-        failure = Evaluation(Check.SNAPSHOT_IS_WHOLE, False, "is bad", "correct it", figures)
-        record = snapshot(
-            verdict=Verdict.REFUSED, digest=EMPTY, input_state=None, rejection=refusal, refused_evaluations=(failure,)
-        )
-        plan = of_snapshot(record, listed(), LATE)
-        assert plan is not None
-        assert plan.todo is todo
+        assert of_snapshot(refused(Check.SNAPSHOT_IS_WHOLE, figures), listed()).todo is todo
+
+
+def intervals_of(states: Mapping[InputDay, Digest], month: date = MONTH, **more: Any) -> SliceRecord:
+    key = Slice(month, ALL_PROJECTS)
+    return SliceRecord(VALIDITY.key, key, Verdict.PUBLISHED, input_state=InputState(states), **more)
 
 
 def of_events(
@@ -115,13 +118,11 @@ def of_events(
     released: frozenset[tuple[str, Slice]] = frozenset(),
     first: date | None = LONG_BEFORE,
     **settings: Any,
-) -> SlicePlan | None:
+) -> SlicePlan:
     """The plan of a day with events; by default intervals come from all published snapshots."""
     key = Slice(DAY, PROJECT)
     states = {InputDay(SNAPSHOT.key, day): record.digest for day, record in snapshots.items()}
-    built = SliceRecord(
-        VALIDITY.key, Slice(MONTH, ALL_PROJECTS), Verdict.PUBLISHED, digest=HELD, input_state=InputState(states)
-    )
+    built = intervals_of(states, digest=HELD)
     facts = Facts(
         Settings(projects=(PROJECT,), **settings), frozenset({key}), {}, {PROJECT: LONG_BEFORE},
         records={
@@ -133,20 +134,18 @@ def of_events(
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
         released=released,
     )  # fmt: skip
-    return next(iter(decide(facts, ACTIVE_ITEM_EVENTS, [key], {}, now)), None)
+    (plan,) = decide(facts, ACTIVE_ITEM_EVENTS, [key], {}, now)
+    return plan
 
 
-def used(plan: SlicePlan | None) -> set[date]:
-    assert plan is not None
+def used(plan: SlicePlan) -> set[date]:
     return {name.day for name in plan.present.upstream if name.table == SNAPSHOT.key}
 
 
 def test_the_snapshot_of_the_day_stands_for_it_and_no_other() -> None:
     later = DAY + timedelta(days=1)
     plan = of_events({day: snapshot(day) for day in (BEFORE, DAY, later)})
-    assert plan is not None
-    assert plan.todo is Todo.REBUILD
-    assert used(plan) == {DAY}
+    assert (plan.todo, used(plan)) == (Todo.REBUILD, {DAY})
 
 
 @pytest.mark.parametrize(
@@ -165,55 +164,37 @@ def test_a_day_without_a_snapshot_is_handled_as_the_settings_say_and_never_by_a_
 ) -> None:
     later = DAY + timedelta(days=1)
     plan = of_events({day: snapshot(day) for day in (LONG_BEFORE, BEFORE, later)}, now, missing_snapshot=policy)
-    assert plan is not None
     assert (plan.todo, used(plan), plan.is_early) == (todo, days, now is EARLY)
     assert reason is None or reason in (plan.reason or "")
 
 
 def test_a_previous_snapshot_reaches_as_far_as_the_settings_say() -> None:
-    bridged = {"missing_snapshot": MissingSnapshot.PREVIOUS}
     held = {LONG_BEFORE: snapshot(LONG_BEFORE)}
-    plan = of_events(held, **bridged, previous_snapshot_days=5, intervals=_january(held))
-    assert plan is not None
+    january = intervals_of({InputDay(SNAPSHOT.key, LONG_BEFORE): HELD}, date(2026, 1, 1))
+    plan = of_events(held, **BRIDGED, previous_snapshot_days=5, intervals=january)
     assert (plan.todo, used(plan)) == (Todo.REBUILD, {LONG_BEFORE})
-    plan = of_events(held, **bridged, previous_snapshot_days=4)
-    assert plan is not None
+    plan = of_events(held, **BRIDGED, previous_snapshot_days=4)
     assert (plan.todo, used(plan)) == (Todo.WAIT, set())
     assert "none of the 4 days before it" in (plan.reason or "")
 
 
-def _january(held: Mapping[date, SliceRecord]) -> SliceRecord:
-    states = {InputDay(SNAPSHOT.key, day): record.digest for day, record in held.items()}
-    return SliceRecord(
-        VALIDITY.key, Slice(date(2026, 1, 1), ALL_PROJECTS), Verdict.PUBLISHED, input_state=InputState(states)
-    )
-
-
 def test_events_wait_for_refused_and_held_snapshots_and_for_intervals_that_lag() -> None:
-    bridged = {"missing_snapshot": MissingSnapshot.PREVIOUS}
     for verdict in (Verdict.REFUSED, Verdict.HELD):
         plan = of_events({BEFORE: snapshot(BEFORE), DAY: snapshot(DAY, verdict)})
-        assert plan is not None
         assert (plan.todo, plan.reason) == (Todo.WAIT, f"dimensions/item_snapshot 2026-02-04 is {verdict.value}")
     # A refused delivery is not missing: the one before does not replace it.
-    plan = of_events({BEFORE: snapshot(BEFORE), DAY: snapshot(DAY, Verdict.REFUSED, digest=EMPTY)}, **bridged)
-    assert plan is not None
-    assert plan.todo is Todo.WAIT
-    held = Slice(DAY, ALL_PROJECTS)
-    plan = of_events({DAY: snapshot(DAY, Verdict.HELD)}, released=frozenset({(SNAPSHOT.key, held)}))
-    assert plan is not None
-    assert plan.todo is Todo.REBUILD
-    stale = {InputDay(SNAPSHOT.key, DAY): Digest(2, 2, 2)}
-    lagging = SliceRecord(VALIDITY.key, Slice(MONTH, ALL_PROJECTS), Verdict.PUBLISHED, input_state=InputState(stale))
+    refused_day = snapshot(DAY, Verdict.REFUSED, digest=EMPTY)
+    assert of_events({BEFORE: snapshot(BEFORE), DAY: refused_day}, **BRIDGED).todo is Todo.WAIT
+    released = frozenset({(SNAPSHOT.key, Slice(DAY, ALL_PROJECTS))})
+    assert of_events({DAY: snapshot(DAY, Verdict.HELD)}, released=released).todo is Todo.REBUILD
+    lagging = intervals_of({InputDay(SNAPSHOT.key, DAY): Digest(2, 2, 2)})
     plan = of_events({DAY: snapshot(DAY)}, intervals=lagging)
-    assert plan is not None
     assert plan.reason == "dimensions/item_validity 2026-02 is not built from the snapshot of 2026-02-04 yet"
 
 
 def test_before_the_first_snapshot_nothing_is_counted_and_nothing_waits() -> None:
     for first in (None, DAY + timedelta(days=1)):
         plan = of_events({}, EARLY, first=first)
-        assert plan is not None
         assert (plan.todo, plan.present.upstream.keys()) == (Todo.KEEP, {InputDay("refined/events", DAY)})
 
 
@@ -223,8 +204,7 @@ def test_intervals_of_a_month_are_built_from_its_published_days_whatever_was_ref
     records = {SNAPSHOT.key: {record.key: record for record in days}, VALIDITY.key: {}}
     facts = Facts(Settings(), frozenset({key}), {}, {}, records=records)
     (plan,) = decide(facts, VALIDITY, (), {}, LATE)
-    assert plan.todo is Todo.REBUILD
-    assert {name.day for name in plan.present.upstream} == {DAY, BEFORE, MONTH}
+    assert (plan.todo, {name.day for name in plan.present.upstream}) == (Todo.REBUILD, {DAY, BEFORE, MONTH})
 
 
 @pytest.mark.parametrize("verdict", [Verdict.HELD, Verdict.REFUSED])
@@ -233,7 +213,6 @@ def test_a_day_whose_only_snapshot_was_rolled_back_or_refused_is_not_before_the_
     verdict: Verdict, first: date | None
 ) -> None:
     plan = of_events({DAY: snapshot(DAY, verdict, digest=EMPTY)}, first=first)
-    assert plan is not None
     assert (plan.todo, plan.reason) == (Todo.WAIT, f"dimensions/item_snapshot 2026-02-04 is {verdict.value}")
 
 
@@ -250,11 +229,5 @@ def test_a_day_whose_only_snapshot_was_rolled_back_or_refused_is_not_before_the_
 def test_a_refused_count_is_judged_again_when_it_was_compared_with_what_is_no_longer_on_record(
     counts: Mapping[date, int] | None, todo: Todo
 ) -> None:
-    failure = Evaluation(Check.COUNT_IS_EXPECTED, False, "shrinks", "correct it", {"rows_before": 300, "rows_after": 7})
-    refusal = Rejection(InputState(delivered=listed().version), judging(SNAPSHOT, Settings()))
-    record = snapshot(
-        verdict=Verdict.REFUSED, digest=EMPTY, input_state=None, rejection=refusal, refused_evaluations=(failure,)
-    )
-    plan = of_snapshot(record, listed(), LATE, item_counts=counts)
-    assert plan is not None
-    assert plan.todo is todo
+    record = refused(Check.COUNT_IS_EXPECTED, {"rows_before": 300, "rows_after": 7})
+    assert of_snapshot(record, listed(), item_counts=counts).todo is todo

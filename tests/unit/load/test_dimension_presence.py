@@ -85,5 +85,4 @@ def test_a_load_tells_of_dimensions_in_use_of_refused_ones_and_of_all_where_ther
     )
     p.has(Verdict.REFUSED, Digest())
     (told_first, _) = dimension_statuses(p.ledger, [DAY], is_all_wanted=True)
-    assert told_first.verdict is Verdict.REFUSED
-    assert dimension_statuses(p.ledger, [DAY]) == []
+    assert (told_first.verdict, dimension_statuses(p.ledger, [DAY])) == (Verdict.REFUSED, [])

@@ -67,8 +67,7 @@ def test_slices_that_exchange_events_go_together(draft: Draft) -> None:
         draft._tables[table.key] = _TableDraft(table, 1, 2, {DAY, NEXT, FAR})
     draft.record(DAILY_REVENUE, Changes(), {key: {(REFINED, key): ONE} for key in (DAY, NEXT, FAR)})
     gone, batches = draft._with_what_follows({(REFINED, DAY)})
-    assert gone == {(REFINED, DAY), (REFINED, NEXT), (REVENUE, DAY), (REVENUE, NEXT)}
-    assert batches == frozenset()
+    assert (gone, batches) == ({(REFINED, DAY), (REFINED, NEXT), (REVENUE, DAY), (REVENUE, NEXT)}, frozenset())
 
 
 def test_a_batch_goes_with_any_of_its_days(draft: Draft) -> None:
@@ -78,5 +77,4 @@ def test_a_batch_goes_with_any_of_its_days(draft: Draft) -> None:
     draft.record(REFINED_EVENTS, Changes(batch_days={batch: {DAY.event_date: part, FAR.event_date: part}}))
     draft.record(REFINED_EVENTS, Changes(), {FAR: {(RAW, FAR): ONE}})
     gone, batches = draft._with_what_follows({(RAW, DAY)})
-    assert batches == {batch}
-    assert gone == {(RAW, DAY), (RAW, FAR), ("raw/quarantine", NEXT), (REFINED, FAR)}
+    assert (batches, gone) == ({batch}, {(RAW, DAY), (RAW, FAR), ("raw/quarantine", NEXT), (REFINED, FAR)})

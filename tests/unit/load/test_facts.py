@@ -101,8 +101,7 @@ def test_facts_are_as_they_were_read_until_they_are_read_again(ledger: Ledger) -
     ledger.interventions.hold({REFINED_EVENTS.key: [key]}, "a look", "run")
     assert (facts.records[RAW][key].digest, facts.hold_of(REFINED_EVENTS.key, key)) == (ROWS, None)
     again = facts.reading(ledger, [REFINED_EVENTS])
-    assert again.hold_of(REFINED_EVENTS.key, key) == "a look"
-    assert again.records[REFINED_EVENTS.key].keys() == {key}
+    assert (again.hold_of(REFINED_EVENTS.key, key), again.records[REFINED_EVENTS.key].keys()) == ("a look", {key})
     # Its inputs include the days within the window.
     assert again.records[RAW].keys() == {Slice(day(number), PROJECT) for number in (0, 1, 2)}
 
@@ -116,5 +115,4 @@ def test_a_scan_of_everything_names_what_a_load_would_change(ledger: Ledger) -> 
     }
     assert reasons[day(10)] == [f"changed {RAW}"]
     assert reasons[day(9)] == reasons[day(11)] == ["days near it changed"]
-    assert reasons[day(5)] == ["is final now"]
-    assert scan_stale_days(ledger, SETTINGS, NOW) == stale
+    assert (reasons[day(5)], scan_stale_days(ledger, SETTINGS, NOW)) == (["is final now"], stale)

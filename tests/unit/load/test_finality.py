@@ -107,8 +107,7 @@ def test_a_refused_delivery_again_does_not_end_what_was_final_and_markers_close_
 )
 def test_recovered_hours_alone_make_no_day_final(ledger: Ledger, batches: list[BatchRecord], is_final: bool) -> None:
     found = decided(ledger, SOON, replace(PUBLISHED, is_final=False), batches)
-    assert found.is_final is is_final
-    assert ledger.batches([PROJECT], DAY, DAY)[batches[0].key].hours == batches[0].hours
+    assert (found.is_final, ledger.batches([PROJECT], DAY, DAY)[batches[0].key].hours) == (is_final, batches[0].hours)
 
 
 def test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come_or_are_let_go(ledger: Ledger) -> None:

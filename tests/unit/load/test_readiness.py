@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.deliveries import BatchKey, Listing
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import MISSING, BatchRecord
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load.deliveries.arrivals import judge_absent
-from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, HourObservation, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import lacks_hours
 from pipeline_assets.orchestration.sensor_requests import Attempt, Cursor, Subject, admit, attempted
-from tests.unit.load.test_batches import (
-    BATCH,
-    DAY,
-    PROJECT,
-    a_delivery,
-    a_record,
-    an_exclusion,
-    markers_of,
-    plans_of,
-)
+from tests.unit.load.test_batches import BATCH, DAY, PROJECT, a_delivery, a_record, an_exclusion, markers_of, plans_of
 
 NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
 PAST = datetime(2026, 2, 6, tzinfo=UTC)
 STATE = "state"
+QUIET: dict[str, Any] = {"hours_complete_by": Completeness.QUIET}
+TWO = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
+"""A recovery of two hours."""
 
 
 def a_status(
@@ -67,13 +61,9 @@ def rested(status: ArrivalStatus, minutes: int = 15) -> dict[str, HourObservatio
         (range(24), {"load_open_days": False}, "new hours: 1"),
         ([], {"now": PAST}, "new hours: 1"),
         ([], {"now": PAST, "load_open_days": False}, "new hours: 1"),
-        ([10], {"hours_complete_by": Completeness.QUIET}, None),
-        ([], {"hours_complete_by": Completeness.QUIET, "load_open_days": False, "quiet_minutes": 0}, None),
-        (
-            [],
-            {"hours_complete_by": Completeness.QUIET, "load_open_days": False, "quiet_minutes": 0, "now": PAST},
-            "new hours: 1",
-        ),
+        ([10], QUIET, None),
+        ([], {**QUIET, "load_open_days": False, "quiet_minutes": 0}, None),
+        ([], {**QUIET, "load_open_days": False, "quiet_minutes": 0, "now": PAST}, "new hours: 1"),
     ],
 )
 def test_a_new_hour_is_due_when_its_exporter_says_so_or_its_time_is_up(
@@ -88,13 +78,12 @@ def test_a_new_hour_is_due_when_its_exporter_says_so_or_its_time_is_up(
 
 def test_without_markers_an_hour_is_complete_when_it_rests() -> None:
     """Outcome: the batch is due after the quiet time, counted from the last change."""
-    quiet = {"hours_complete_by": Completeness.QUIET, "quiet_minutes": 15}
+    quiet = {**QUIET, "quiet_minutes": 15}
     first = a_status([a_delivery(10)], **quiet)
     grown = a_status([a_delivery(10), a_delivery(10, 2)], seen=rested(first), **quiet)
     assert not grown.due
     almost = a_status([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 14), **quiet)
-    assert almost.waiting == {BATCH: "hours 10 are not complete yet"}
-    assert almost.observations == rested(grown, 14)
+    assert (almost.waiting, almost.observations) == ({BATCH: "hours 10 are not complete yet"}, rested(grown, 14))
     assert a_status([a_delivery(10), a_delivery(10, 2)], seen=rested(grown, 15), **quiet).due == {BATCH: "new hours: 1"}
 
 
@@ -110,12 +99,9 @@ def test_without_markers_an_hour_is_complete_when_it_rests() -> None:
 def test_what_happens_to_a_loaded_hour_is_due_when_it_rests_whatever_its_marker_said(listed: Any, kind: str) -> None:
     recorded, markers = [a_record(9), a_record(10)], markers_of(range(24))
     prior = BatchRecord(BATCH, BatchVerdict.ACCEPTED, deliveries=2, is_closed=True)
-    first = a_status(listed, recorded, markers=markers, priors=[prior])
-    assert not first.due
-    assert a_status(listed, recorded, markers=markers, priors=[prior], seen=rested(first)).due == {
-        BATCH: f"{kind} hours: 1"
-    }
-    assert not a_status(listed, recorded, markers=markers, priors=[prior], now=PAST).due
+    status = partial(a_status, listed, recorded, markers=markers, priors=[prior])
+    assert status().due == status(now=PAST).due == {}
+    assert status(seen=rested(status())).due == {BATCH: f"{kind} hours: 1"}
 
 
 def test_complete_hours_do_not_wait_for_incomplete_ones() -> None:
@@ -186,19 +172,14 @@ def test_what_a_person_ruled_out_is_due_like_what_is_gone() -> None:
     listed, prior = [a_delivery(9), a_delivery(10)], _prior(BatchVerdict.ACCEPTED, deliveries=2, is_closed=True)
     options: dict[str, Any] = {"priors": [prior], "markers": ALL}
     excluded = {"exclusions": [an_exclusion(10)]}
-    first = a_status(listed, [a_record(9), a_record(10)], **options, **excluded)
+    both = [a_record(9), a_record(10)]
+    first = a_status(listed, both, **options, **excluded)
     assert not first.due
-    assert a_status(listed, [a_record(9), a_record(10)], seen=rested(first), **options, **excluded).due == {
-        BATCH: "gone hours: 1"
-    }
-    assert not a_status(listed, [a_record(9)], **options, **excluded).waiting
-    lifted = a_status(listed, [a_record(9)], **options)
-    assert lifted.due == {BATCH: "new hours: 1"}
-    with_it, without = (
-        state_of(plans_of(listed, [a_record(9), a_record(10)], **options, **more)[BATCH], Settings())
-        for more in ({}, excluded)
-    )
-    assert with_it != without
+    assert a_status(listed, both, seen=rested(first), **options, **excluded).due == {BATCH: "gone hours: 1"}
+    assert not a_status(listed, both[:1], **options, **excluded).waiting
+    assert a_status(listed, both[:1], **options).due == {BATCH: "new hours: 1"}
+    with_it, without = (plans_of(listed, both, **options, **more)[BATCH] for more in ({}, excluded))
+    assert state_of(with_it, Settings()) != state_of(without, Settings())
 
 
 def test_what_stands_refused_is_left_alone_until_it_changes() -> None:
@@ -213,21 +194,14 @@ def test_what_stands_refused_is_left_alone_until_it_changes() -> None:
         (plan,) = plans_of(there, [a_record(9), a_record(10)], now=NOON).values()
         missing = _prior(BatchVerdict.REFUSED, evaluations=(_MISSED,), input_state=plan.input_state(Settings()))
         gone = a_status(there, [a_record(9), a_record(10)], priors=[missing], markers=marked)
-        assert not gone.due
-        assert not gone.waiting
+        assert (gone.due, gone.waiting) == ({}, {})
 
 
 def test_another_state_is_another_reason_to_try() -> None:
-    states = [
-        state_of(plans_of(listed, markers=markers_of(hours), now=now)[BATCH], Settings())
-        for listed, hours, now in (
-            ([a_delivery()], [], NOON),
-            ([a_delivery(etag="e2")], [], NOON),
-            ([a_delivery()], [10], NOON),
-            ([a_delivery()], [], PAST),
-        )
-    ]
-    assert len(set(states)) == len(states)
+    first, other = a_delivery(), a_delivery(etag="e2")
+    looks = ((first, [], NOON), (other, [], NOON), (first, [10], NOON), (first, [], PAST))
+    plans = [plans_of([one], markers=markers_of(hours), now=now)[BATCH] for one, hours, now in looks]
+    assert len({state_of(plan, Settings()) for plan in plans}) == len(looks)
 
 
 def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
@@ -244,9 +218,8 @@ def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
     assert admit({day: "new"}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).admitted == [day]
     # A dead run is no fault of its day: retries go on, with pauses that grow to most of a day.
     assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, NOON, 3, lambda _: True).paused == [day]
-    assert admit(
-        {day: STATE}, {day: Attempt(STATE, 99, NOON)}, NOON + timedelta(days=1), 3, lambda _: True
-    ).admitted == [day]
+    tomorrow, tried = NOON + timedelta(days=1), {day: Attempt(STATE, 99, NOON)}
+    assert admit({day: STATE}, tried, tomorrow, 3, lambda _: True).admitted == [day]
     assert attempted({}, second, [], NOON) == {}
     assert attempted({}, second, [], NOON, lambda looked_at: looked_at != day) == second
 
@@ -275,38 +248,22 @@ def test_what_is_due_of_one_day_for_several_reasons_is_counted_apart() -> None:
 
 
 def test_a_cursor_comes_back_as_it_was() -> None:
-    cursor = Cursor(
-        {f"{BATCH}/1": HourObservation("x", NOON)},
-        {Subject(DAY, DAY): Attempt(STATE, 2, NOON)},
-        {"2026-02-02": "y"},
-        DAY,
-    )
-    assert Cursor.parse(cursor.as_text()) == cursor
-    assert Cursor.parse(None) == Cursor()
-    for text in (
-        "{",
-        "[]",
-        "null",
-        '{"seen": []}',
-        cursor.as_text().replace("Z", ""),
-        cursor.as_text().replace('"count":2', '"count":0'),
-    ):
+    seen, attempts = {f"{BATCH}/1": HourObservation("x", NOON)}, {Subject(DAY, DAY): Attempt(STATE, 2, NOON)}
+    cursor = Cursor(seen, attempts, {"2026-02-02": "y"}, DAY)
+    assert (Cursor.parse(cursor.as_text()), Cursor.parse(None)) == (cursor, Cursor())
+    said = cursor.as_text()
+    for text in ("{", "[]", "null", '{"seen": []}', said.replace("Z", ""), said.replace('"count":2', '"count":0')):
         with pytest.raises(ValueError, match=r".+"):
             Cursor.parse(text)
 
 
 def test_recoveries_rest_before_they_are_loaded() -> None:
     batch = BatchKey(Source.BACKFILL, PROJECT, DAY)
-    plans = plan_batches(
-        Source.BACKFILL, [PROJECT], [DAY], Listing((a_delivery(batch=batch),)), Recorded({}, {}, {}), Settings(), PAST,
-        code_version="c", accepted_reasons={},
-    )  # fmt: skip
-    first = evaluate_arrivals(plans, {PROJECT: DAY}, (), {}, Settings(), PAST)
+    status = partial(a_status, source=Source.BACKFILL, now=PAST)
+    first = status([a_delivery(batch=batch)])
     assert first.waiting
-    assert evaluate_arrivals(plans, {PROJECT: DAY}, (), rested(first), Settings(), PAST).due == {batch: "new hours: 1"}
-    assert not evaluate_arrivals(
-        {batch: replace(plans[batch], listed={}, changed=())}, {PROJECT: DAY}, (), {}, Settings(), PAST
-    ).due
+    assert status([a_delivery(batch=batch)], seen=rested(first)).due == {batch: "new hours: 1"}
+    assert not status().due
 
 
 def test_a_project_begins_for_sensors_where_it_begins_for_loads() -> None:
@@ -323,46 +280,36 @@ def test_a_project_begins_for_sensors_where_it_begins_for_loads() -> None:
 
 def test_a_time_later_than_now_is_taken_as_now_and_not_waited_for() -> None:
     ahead = NOON + timedelta(days=30)
-    quiet = {"hours_complete_by": Completeness.QUIET}
-    seen = a_status([a_delivery(10)], now=ahead, **quiet).observations
+    seen = a_status([a_delivery(10)], now=ahead, **QUIET).observations
     day = Subject(DAY, DAY)
     cursor = Cursor(dict(seen), {day: Attempt(STATE, 1, ahead)}).as_of(NOON)
     later = NOON + timedelta(minutes=15)
-    assert a_status([a_delivery(10)], now=later, seen=cursor.as_of(later).seen, **quiet).due == {BATCH: "new hours: 1"}
+    assert a_status([a_delivery(10)], now=later, seen=cursor.as_of(later).seen, **QUIET).due == {BATCH: "new hours: 1"}
     assert admit({day: STATE}, cursor.attempts, later, 3).admitted == [day]
     assert Cursor.parse(cursor.as_text()) == cursor == cursor.as_of(later)
 
 
 def test_a_partly_recovered_day_is_told_until_its_hours_are_there_or_a_person_lets_them_go() -> None:
-    other = BatchKey(Source.BACKFILL, PROJECT, DAY)
-    two = BatchRecord(other, BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
-    plan = plans_of(priors=[two], now=PAST)[BATCH]
+    plan = plans_of(priors=[TWO], now=PAST)[BATCH]
     _, evaluation = judge_absent(plan, is_other_source_there=True, first_arrival=DAY, settings=Settings(), now=PAST)
     record = plan.record(BatchVerdict.ACCEPTED, evaluation, Settings())
     warning = record.evaluations[1]
     assert (warning.check, warning.is_passed) == (Check.DELIVERY_COMPLETE, False)
     assert "2 of 24 hours" in str(warning.reason)
-    assert lacks_hours(record, two)
-    assert lacks_hours(None, two)
+    assert (lacks_hours(record, TWO), lacks_hours(None, TWO)) == (True, True)
 
-    again = a_status(priors=[two, record], now=PAST, is_elsewhere=True)
+    again = a_status(priors=[TWO, record], now=PAST, is_elsewhere=True)
     assert not again.due
     assert "2 of 24 hours" in again.waiting[BATCH]
-    more = a_status(priors=[replace(two, hours=(3, 4, 5)), record], now=PAST, is_elsewhere=True)
+    more = a_status(priors=[replace(TWO, hours=(3, 4, 5)), record], now=PAST, is_elsewhere=True)
     assert more.due == {BATCH: "the other source holds other hours of it than before"}
 
-    whole = replace(two, hours=tuple(range(24)))
-    assert (
-        plans_of(priors=[whole], now=PAST)[BATCH]
-        .record(BatchVerdict.ACCEPTED, evaluation, Settings())
-        .evaluations[1]
-        .is_passed
-    )
-    assert not lacks_hours(record, whole)
+    whole = replace(TWO, hours=tuple(range(24)))
+    complete = plans_of(priors=[whole], now=PAST)[BATCH].record(BatchVerdict.ACCEPTED, evaluation, Settings())
+    assert (complete.evaluations[1].is_passed, lacks_hours(record, whole)) == (True, False)
     let_go = replace(record, evaluations=(replace(evaluation, figures={MISSING: 1}),))
-    assert not lacks_hours(let_go, two)
-    assert not lacks_hours(replace(record, deliveries=3, evaluations=()), two)
-    assert not a_status(priors=[two, let_go], now=PAST, is_elsewhere=True).waiting
+    assert (lacks_hours(let_go, TWO), lacks_hours(replace(record, deliveries=3, evaluations=()), TWO)) == (False, False)
+    assert not a_status(priors=[TWO, let_go], now=PAST, is_elsewhere=True).waiting
 
 
 @pytest.mark.parametrize(
@@ -371,33 +318,32 @@ def test_a_partly_recovered_day_is_told_until_its_hours_are_there_or_a_person_le
     ids=["before its deadline", "past it", "alone before the believed first arrival"],
 )
 def test_what_is_told_to_be_missing_can_be_let_go(first: date, now: datetime) -> None:
-    two = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
 
     def load(reasons: dict[date, str]) -> tuple[BatchRecord, str]:
-        plan = plans_of(priors=[two], now=now, reasons=reasons)[BATCH]
+        plan = plans_of(priors=[TWO], now=now, reasons=reasons)[BATCH]
         verdict = judge_absent(plan, is_other_source_there=True, first_arrival=first, settings=Settings(), now=now)
         return plan.record(*verdict, Settings()), replace(plan, verdict=verdict).told_loss(Settings())
 
     warned, _ = load({})
     assert "--accept-missing" in str(warned.evaluations[1].hint)
-    assert BATCH in a_status(priors=[two, warned], now=now, first=first, is_elsewhere=True).waiting
+    assert BATCH in a_status(priors=[TWO, warned], now=now, first=first, is_elsewhere=True).waiting
     let_go, told = load({DAY: "the vendor lost them"})
     assert "is let go whole" in told
     assert let_go.is_decided
     assert all(evaluation.is_passed for evaluation in let_go.evaluations)
-    after = a_status(priors=[two, let_go], now=now, first=first, is_elsewhere=True)
+    after = a_status(priors=[TWO, let_go], now=now, first=first, is_elsewhere=True)
     assert (after.due, after.waiting) == ({}, {})
 
 
 def test_nothing_of_a_day_before_a_configured_first_arrival_is_told_to_be_missing() -> None:
-    two = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
     start = DAY + timedelta(days=1)
-    plan = plans_of(priors=[two], now=PAST, first_arrival=start)[BATCH]
+    plan = plans_of(priors=[TWO], now=PAST, first_arrival=start)[BATCH]
     verdict = judge_absent(plan, is_other_source_there=True, first_arrival=start, settings=Settings(), now=PAST)
     record = plan.record(*verdict, Settings())
     assert all(evaluation.is_passed for evaluation in record.evaluations)
-    status = a_status(priors=[two, record], now=PAST, first=start, first_arrival=start, is_elsewhere=True)
-    assert (status.due, status.waiting) == ({}, {})
+    status = partial(a_status, now=PAST, first=start, first_arrival=start, is_elsewhere=True)
+    settled = status(priors=[TWO, record])
+    assert (settled.due, settled.waiting) == ({}, {})
     # A start that is named later takes the warning back by one load.
-    warned = plans_of(priors=[two], now=PAST)[BATCH].record(*verdict, Settings())
-    assert a_status(priors=[two, warned], now=PAST, first=start, first_arrival=start, is_elsewhere=True).due
+    warned = plans_of(priors=[TWO], now=PAST)[BATCH].record(*verdict, Settings())
+    assert status(priors=[TWO, warned]).due

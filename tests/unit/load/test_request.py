@@ -32,8 +32,7 @@ def test_what_a_former_walk_published_stays_news() -> None:
         SECOND: Verdict.UNCHANGED,
         LATE: Verdict.PUBLISHED,
     }
-    assert told.outcomes[-1].key == LATE
-    assert (told.seconds, told.built) == (2.0, (FIRST, SECOND))
+    assert (told.outcomes[-1].key, told.seconds, told.built) == (LATE, 2.0, (FIRST, SECOND))
 
 
 def test_a_late_day_that_was_lost_is_not_told() -> None:

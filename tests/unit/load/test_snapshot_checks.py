@@ -33,15 +33,13 @@ SMALL, OTHER, WHOLE = Digest(7, 1, 1), Digest(7, 2, 2), Digest(300, 3, 3)
 @pytest.mark.parametrize(("problem", "is_unread"), [(MOVED, 1), (NOT_READABLE, 1), (BAD, 0)])
 def test_what_moved_or_could_not_be_read_is_tried_again_and_what_is_bad_is_not(problem: str, is_unread: int) -> None:
     found = judge_whole(OBJECT, {**READ, "problem": problem, "detail": "is wrong"}, 0, 0)
-    assert (found.is_passed, found.figures[UNREAD_OBJECTS]) == (False, is_unread)
-    assert found.reason == f"{OBJECT}: is wrong"
+    assert (found.is_passed, found.figures[UNREAD_OBJECTS], found.reason) == (False, is_unread, f"{OBJECT}: is wrong")
 
 
 def test_white_space_that_was_left_out_is_counted_and_told_and_refuses_nothing() -> None:
     read = {**READ, "rows": WHOLE.rows}
     found = judge_whole(OBJECT, {**read, "trimmed": 1200}, WHOLE.rows, WHOLE.rows)
-    assert found.is_passed
-    assert found.figures["trimmed_items"] == 1200
+    assert (found.is_passed, found.figures["trimmed_items"]) == (True, 1200)
     assert found.reason == f"{OBJECT}: white space around id or status of 1,200 items is left out"
     assert judge_whole(OBJECT, read, WHOLE.rows, WHOLE.rows).reason is None
 

@@ -31,11 +31,7 @@ def _require_listing(landing: LandingStore) -> None:
     assert {
         day.day: (one.key.rpartition("/")[2], one.size_bytes, one.is_marked, len(one.others))
         for day, one in days.items()
-    } == {
-        2: ("2026-02-02.csv", 26, True, 0),
-        3: ("2026-02-03.jsonl", 2, False, 0),
-        4: ("2026-02-04.csv", 1, False, 1),
-    }
+    } == {2: ("2026-02-02.csv", 26, True, 0), 3: ("2026-02-03.jsonl", 2, False, 0), 4: ("2026-02-04.csv", 1, False, 1)}
     said: list[str] = []
     log_odd_objects(listing, "dimensions/item_snapshot", (date(2026, 2, 2), date(2026, 2, 3)), said.append)
     stranger, beyond = said

@@ -87,8 +87,7 @@ def test_inputs_are_of_the_days_that_the_kind_names(ledger: Ledger) -> None:
 def test_days_are_looked_at_as_far_as_the_kind_exchanges_rows(ledger: Ledger) -> None:
     """Outcome: the toy's neighbours are looked at, and theirs; an aggregate's are not."""
     ledger.record(Changes(slices=[record(UPSTREAM, day) for day in (LONG_BEFORE, BEFORE, DAY)]), "run")
-    assert decided(ledger, EVENT_COUNTS).keys() == {DAY}
-    assert decided(ledger, TOY).keys() == {LONG_BEFORE, BEFORE, DAY}
+    assert (decided(ledger, EVENT_COUNTS).keys(), decided(ledger, TOY).keys()) == ({DAY}, {LONG_BEFORE, BEFORE, DAY})
 
 
 def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
