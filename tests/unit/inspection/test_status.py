@@ -89,10 +89,7 @@ def test_dimensions_stand_beside_events_where_they_are_in_use(ledger: Ledger) ->
         SliceRecord("aggregates/active_item_events", Slice(days[0], "1"), Verdict.WAITING, "is early"),
     ]
     ledger.record(Changes(slices=records), "run")
-    told = [
-        *joined_statuses(ledger, ["1"], days, is_all_wanted=True),
-        *dimension_statuses(ledger, days),
-    ]
+    told = [*joined_statuses(ledger, ["1"], days, is_all_wanted=True), *dimension_statuses(ledger, days)]
     assert [(one.table.rpartition("/")[2], one.day.day, one.verdict) for one in told] == [
         ("active_item_events", 2, Verdict.WAITING),
         ("active_item_events", 3, None),

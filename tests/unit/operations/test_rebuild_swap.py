@@ -185,8 +185,7 @@ def test_what_was_not_reported_to_go_stays_until_it_is(story: Story, was_refused
 
 
 @pytest.mark.parametrize(
-    ("table", "is_final", "is_refused"),
-    [(REFINED, True, True), (REFINED, False, False), (REVENUE, True, False)],
+    ("table", "is_final", "is_refused"), [(REFINED, True, True), (REFINED, False, False), (REVENUE, True, False)]
 )
 def test_other_events_of_the_same_number_need_another_look(
     story: Story, table: str, is_final: bool, is_refused: bool

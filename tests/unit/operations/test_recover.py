@@ -36,13 +36,7 @@ from pipeline_assets.load.deliveries.arrivals import judge_absent
 from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
 from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
-from pipeline_assets.operations.recover_plan import (
-    HourState,
-    RecoveryPlan,
-    RecoveryRequest,
-    hours_text,
-    plan_recovery,
-)
+from pipeline_assets.operations.recover_plan import HourState, RecoveryPlan, RecoveryRequest, hours_text, plan_recovery
 from resources.export_api import ExportApi
 from resources.failpoints import OF_RECOVERY, Failpoint, watch
 from resources.landing.store import LandingStore
@@ -470,8 +464,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> No
     with progress_on(PlainConsole(file=paper, width=200), plan) as lines:
         Recovery(api, landing, place.settings, place.ledger.recoveries, lines).run(plan)
     assert re.fullmatch(
-        r"10001 2026-02-02: 2 of 2 hours are there \(2 of 2 hours settled, 1\.\d kB received\)\n",
-        paper.getvalue(),
+        r"10001 2026-02-02: 2 of 2 hours are there \(2 of 2 hours settled, 1\.\d kB received\)\n", paper.getvalue()
     )
 
 

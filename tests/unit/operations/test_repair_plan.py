@@ -101,10 +101,7 @@ def test_objects_that_no_load_has_read_are_loaded_first(place: Place) -> None:
     place.deliver(9, day=DAY + timedelta(days=2), source=Source.BACKFILL)
     place.deliver(9, day=DAY + timedelta(days=4))
     assert [(one.kind, one.command) for one in place.plan()] == [
-        (
-            RepairKind.LOAD,
-            f"tidemark load --source backfill --from 2026-02-04 --to 2026-02-04 --project {PROJECT}",
-        ),
+        (RepairKind.LOAD, f"tidemark load --source backfill --from 2026-02-04 --to 2026-02-04 --project {PROJECT}"),
         (RepairKind.LOAD, f"tidemark load --source regular {SPAN}"),
     ]
 

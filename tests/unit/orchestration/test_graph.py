@@ -72,11 +72,7 @@ def test_jobs_load_one_source_each() -> None:
         "daily_load": derived | {"raw/regular_events"},
         "backfill_load": derived | {"raw/backfill_events"},
         "heal_load": derived | {"dimensions/item_validity"},
-        "dimension_load": {
-            "aggregates/active_item_events",
-            "dimensions/item_snapshot",
-            "dimensions/item_validity",
-        },
+        "dimension_load": {"aggregates/active_item_events", "dimensions/item_snapshot", "dimensions/item_validity"},
     }.items():
         keys = DEFINITIONS.resolve_job_def(name).asset_layer.selected_asset_keys
         assert {key.to_user_string() for key in keys} == tables
