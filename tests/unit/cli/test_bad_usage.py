@@ -95,8 +95,7 @@ def test_a_setting_that_nobody_knows_is_named(shell: InThisProcess) -> None:
 def test_an_acceptance_names_its_project_where_there_are_several(shell: InThisProcess, option: str) -> None:
     """Outcome: events need a project; snapshots of a dimension belong to none, and need none."""
     done = shell("load", "--source", "backfill", *SPAN.split(), option, "it was lost", **OF_SEVERAL)
-    assert done.returncode == 2
-    assert f"{option}: would apply to all projects (10001, 10002)" in done.stderr
+    assert (done.returncode, f"{option}: would apply to all projects (10001, 10002)" in done.stderr) == (2, True)
     reasons = {option[2:].replace("-", "_"): "it was lost"}
     run.require_one_meant(run.LoadSource.DIMENSIONS, reasons, (), ("10001", "10002"))
     run.require_one_meant(run.LoadSource.BACKFILL, reasons, ("10001",), ("10001", "10002"))

@@ -70,8 +70,7 @@ def test_a_new_deployment_has_settings_that_differ_from_the_repositorys_in_its_p
     option: tuple[str, ...], landing: str, warehouse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = tidemark("init", "new/folder", *option)
-    assert done.exit_code == 0
-    assert "next: cd new/folder, then read NEXT_STEPS.md" in done.stdout
+    assert (done.exit_code, "next: cd new/folder, then read NEXT_STEPS.md" in done.stdout) == (0, True)
     here = tmp_path / "new" / "folder"
     assert sorted(path.name for path in here.iterdir()) == sorted(FILES)
     monkeypatch.chdir(PROJECT_ROOT)
@@ -102,8 +101,7 @@ def test_nothing_is_overwritten(taken: str, kind: str, tmp_path: Path) -> None:
         place.symlink_to(tmp_path / "elsewhere")
     before = everything_below(tmp_path)
     done = tidemark("init", "d")
-    assert done.exit_code == 2
-    assert f"d/{taken}: is there already, and nothing was written" in done.stderr
+    assert (done.exit_code, f"d/{taken}: is there already, and nothing was written" in done.stderr) == (2, True)
     assert len(done.stderr.splitlines()) == 2
     assert everything_below(tmp_path) == before
 
@@ -167,8 +165,7 @@ def test_what_cannot_be_written_whole_is_not_left_in_part(tmp_path: Path, monkey
     monkeypatch.setattr(install, "_require_usable", lambda path: None)
     monkeypatch.setattr(os.path, "lexists", lambda path: late(path) or False)
     done = tidemark("init", "d")
-    assert done.exit_code == 2
-    assert "d/NEXT_STEPS.md: is there already" in done.stderr
+    assert (done.exit_code, "d/NEXT_STEPS.md: is there already" in done.stderr) == (2, True)
     assert everything_below(tmp_path) == {"d": None, "d/NEXT_STEPS.md": b"theirs"}
 
 
@@ -200,8 +197,7 @@ def test_the_shell_completes_commands_and_options() -> None:
         done = CliRunner().invoke(app, [], prog_name="tidemark", env=environment)
         return done.stdout.split()
 
-    assert completed("tidemark sta") == ["status"]
-    assert completed("tidemark init --s") == ["--s3"]
+    assert (completed("tidemark sta"), completed("tidemark init --s")) == (["status"], ["--s3"])
     assert "--install-completion" in tidemark("--help").stdout
 
 
@@ -228,8 +224,7 @@ def test_a_java_that_spark_does_not_run_on_is_named(banner: str | None, said: st
         java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
         java.chmod(0o755)
     done = tidemark("setup")
-    assert done.exit_code == 1
-    assert said in done.stderr
+    assert (done.exit_code, said in done.stderr) == (1, True)
     assert "Install Java 17 or 21" in done.stderr
     with pytest.raises(EngineError, match=said):
         require_java()
@@ -254,12 +249,10 @@ def test_dagster_is_not_started_where_it_cannot_work(monkeypatch: pytest.MonkeyP
         taken.listen()
         port = taken.getsockname()[1]
         done = tidemark("dev", "--port", str(port))
-    assert done.exit_code == 2
-    assert f"port {port}: cannot be used: Address already in use" in done.stderr
+    assert (done.exit_code, f"port {port}: cannot be used: Address already in use" in done.stderr) == (2, True)
     Path("dagster.yaml").write_text("storage: {sqlite: 7}\n")
     done = tidemark("dev", "--port", str(port))
-    assert done.exit_code == 2
-    assert "Dagster refuses its configuration" in done.stderr
+    assert (done.exit_code, "Dagster refuses its configuration" in done.stderr) == (2, True)
     assert not Path("data/landing").exists()
 
 

@@ -123,9 +123,7 @@ def test_what_to_refresh_is_what_differs_in_a_table_and_below_it(ledger: Ledger)
         return [(one.table, one.key, one.rows_now, one.was_final) for one in found.refresh]
 
     below = [(EVENTS, NEXT, 12, False), (REVENUE, KEY, 4, True)]
-    assert refresh(EVENTS) == below
-    assert refresh(RAW) == [(RAW, KEY, 6, False), *below]
-    assert refresh(REVENUE) == below[1:]
+    assert (refresh(EVENTS), refresh(RAW), refresh(REVENUE)) == (below, [(RAW, KEY, 6, False), *below], below[1:])
 
 
 def test_the_shell_lists_changes_and_tells_receivers(ledger: Ledger, shell: Callable[..., Any]) -> None:

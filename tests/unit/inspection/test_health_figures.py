@@ -160,8 +160,7 @@ def test_a_day_whose_deadline_lies_ahead_asks_nobody(ledger: Ledger) -> None:
     waits = a_slice(LAST, 0, verdict=Verdict.WAITING, reason="the raw day waits", digest=EMPTY)
     ledger.record(Changes(batches=[a_batch(LAST - timedelta(days=1)), a_batch(LAST, **waiting)], slices=[waits]), "run")
     report = health(ledger, "10001")
-    assert report.questions == ()
-    assert report.early == {(LAST, "10001")}
+    assert (report.questions, report.early) == ((), {(LAST, "10001")})
     assert report.calendar is not None
     state = report.calendar.states.get((REFINED, LAST))
     assert state is not None
@@ -195,8 +194,7 @@ def test_rows_duplicates_late_rows_and_lag_are_sums_and_percentiles(ledger: Ledg
     ledger.record(Changes(batches=[a_batch(LAST)], slices=slices), "run")
     report = health(ledger)
     volume = report.volumes[LAST]
-    assert volume == report.recent
-    assert (volume.rows_a_day, volume.removed_per_1000, volume.late_per_1000) == (1000, 500, 50)
+    assert (volume, volume.rows_a_day, volume.removed_per_1000, volume.late_per_1000) == (report.recent, 1000, 500, 50)
     assert sorted(volume.lags) == [10, 7200]
     assert {name: one.day for name, one in report.newest.items()} == {"10001": LAST, "10002": LAST}
 
@@ -416,8 +414,7 @@ def test_rows_of_days_before_the_charts_count_in_the_sums_of_projects(ledger: Le
     ledger.record(Changes(batches=[a_batch(old), a_batch(LAST)], slices=[a_slice(old, 7), a_slice(LAST, 5)]), "run")
     report = health(ledger)
     assert {day: volume.rows for day, volume in report.volumes.items()} == {LAST: 5}
-    assert report.of_project["10001"].rows == 12
-    assert report.span == Span(old, LAST)
+    assert (report.of_project["10001"].rows, report.span) == (12, Span(old, LAST))
 
 
 def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) -> None:

@@ -99,8 +99,7 @@ def told(ledger: Ledger, queue: dict[str, int] | None = QUEUE) -> Figures:
 def test_the_figures_are_those_of_the_page_of_health(ledger: Ledger) -> None:
     figures, report = told(ledger), read_health(ledger, Settings(projects=PROJECTS), NOW)
     assert {name for name, _ in figures} == set(families())
-    assert figures["tidemark_up", ()] == 1
-    assert figures["tidemark_metrics_timestamp_seconds", ()] == NOW.timestamp()
+    assert (figures["tidemark_up", ()], figures["tidemark_metrics_timestamp_seconds", ()]) == (1, NOW.timestamp())
     assert report.calendar is not None
     refused = {(one.table, one.day) for one in report.calendar.states.values() if one.verdict.value == "refused"}
     shown = {labels: value for (name, labels), value in figures.items() if name == "tidemark_days"}
@@ -226,8 +225,7 @@ def test_a_ledger_that_is_away_is_told_in_place_of_old_figures(tmp_path: Path, l
     (tmp_path / "broken.db").write_bytes(b"this is no database " * 100)
     url = f"sqlite:///{tmp_path}/broken.db"
     done = _shell(tmp_path, TIDEMARK_LEDGER_URL=url).invoke(app, ["metrics", "--output", str(file)])
-    assert done.exit_code == 1
-    assert "fix:" in done.output
+    assert (done.exit_code, "fix:" in done.output) == (1, True)
     figures = figures_in(file.read_text())
     assert {name for name, _ in figures} == {"tidemark_up", "tidemark_metrics_timestamp_seconds", "tidemark_build_info"}
     assert figures["tidemark_up", ()] == 0
@@ -238,8 +236,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, ledger: Ledger) -
     other = tmp_path / "other.prom"
     other.write_text("node_load1 3\n")
     done = _shell(tmp_path).invoke(app, ["metrics", "--output", str(other)])
-    assert done.exit_code == 2
-    assert "is no file of figures that Tidemark wrote" in done.output
+    assert (done.exit_code, "is no file of figures that Tidemark wrote" in done.output) == (2, True)
     assert other.read_text() == "node_load1 3\n"
     for wrong, reason in (("figures.txt", "does not end in .prom"), ("none/a.prom", "cannot be written there")):
         done = _shell(tmp_path).invoke(app, ["metrics", "--output", str(tmp_path / wrong)])

@@ -116,10 +116,8 @@ def test_a_slice_of_then_is_looked_for_in_kept_snapshots_alone() -> None:
     first = replace(PUBLICATION, table=RAW.table, snapshot_id=3, parent_id=2, digest_after=ELEVEN)
     second = replace(first, snapshot_id=6, parent_id=5, digest_before=ELEVEN, digest_after=TEN, number=2)
     kept = Kept({5, 6, 9}, head=9, today={KEY: TEN}, publications={KEY: [first, second]})
-    assert places(kept, KEY, ELEVEN, pin=3) == (5,)
-    assert places(kept, KEY, ELEVEN, pin=5) == (5,)
-    assert places(kept, KEY, TEN, pin=6) == (6, 9)
-    assert places(kept, KEY, TEN, pin=None) == (9, 6)
+    assert (places(kept, KEY, ELEVEN, pin=3), places(kept, KEY, ELEVEN, pin=5)) == ((5,), (5,))
+    assert (places(kept, KEY, TEN, pin=6), places(kept, KEY, TEN, pin=None)) == ((6, 9), (9, 6))
     assert places(kept, KEY, OTHER_TEN, pin=4) == ()
     # A pinned snapshot is read without a record: its digest decides.
     assert places(kept, KEY, OTHER_TEN, pin=6) == (6,)
@@ -143,8 +141,7 @@ def test_the_first_cause_is_the_nearest_to_the_source() -> None:
     assert first(origin, good, TEN, None) is None
     # Equal rows from a changed input are no replay.
     assert first(origin, lost, TEN) == f"input {RAW.table} {DAY} is not what it was"
-    assert first(unknown, good, OTHER_TEN) == "settings"
-    assert first(other_code, good, OTHER_TEN) == "code"
+    assert (first(unknown, good, OTHER_TEN), first(other_code, good, OTHER_TEN)) == ("settings", "code")
     assert first(origin, good, OTHER_TEN) == "code"
     assert first(origin, good, TEN, replace(today, rows=OTHER_TEN)) == "the published files were changed in their place"
     assert first(origin, good, TEN, PublishedToday(OTHER_TEN, is_settled=False)).startswith("the table was changed")  # type: ignore[union-attr]
@@ -173,9 +170,7 @@ def test_publications_are_chosen_by_project_number_and_run() -> None:
             one.publication.number for one in choose(records, REFINED_EVENTS.key, DAY, projects, number=number, run=run)
         ]
 
-    assert chosen() == [5, 3]
-    assert chosen(number=1) == [1]
-    assert chosen(run="run-1") == [1, 3]
+    assert (chosen(), chosen(number=1), chosen(run="run-1")) == ([5, 3], [1], [1, 3])
     assert [one.is_standing for one in choose(records, REFINED_EVENTS.key, DAY, both, run="run-1")] == [False, True]
     for wrong in ({"number": 9}, {"run": "x"}, {"projects": ("10003",)}):
         with pytest.raises(UsageError, match="is not on record"):

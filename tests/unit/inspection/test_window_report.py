@@ -69,8 +69,7 @@ def test_windows_their_share_and_their_cost(ledger: Ledger) -> None:
     assert by_days[3].missed_a_day == pytest.approx(missed / 30)
     assert (by_days[3].arrival_days, by_days[3].objects, by_days[3].slices) == (4, 24, 4 * 2 * 4)
     # A refused object costs nothing, because raw does not hold it.
-    assert by_days[3].size_bytes == round(4 * 18_000 * (30 * 6 - 1) / 30)
-    assert by_days[3].final_after_hours == 3 * 24 + 48
+    assert (by_days[3].size_bytes, by_days[3].final_after_hours) == (round(4 * 18_000 * (30 * 6 - 1) / 30), 3 * 24 + 48)
 
 
 def test_each_project_is_told_and_the_one_that_needs_most_decides(ledger: Ledger) -> None:

@@ -428,8 +428,7 @@ def test_an_undo_goes_back_to_right_before_the_swaps_own_changes(story: Story) -
     story.undo()
 
     (request,) = story.restored
-    assert request.tables == (REFINED,)
-    assert request.only == {REFINED: {KEY: numbers[1] - 1, NEXT: numbers[2] - 1}}
+    assert (request.tables, request.only) == ((REFINED,), {REFINED: {KEY: numbers[1] - 1, NEXT: numbers[2] - 1}})
     assert story.state is RebuildState.UNDONE
 
 

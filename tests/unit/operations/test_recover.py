@@ -221,8 +221,7 @@ def test_a_refusal_ends_a_day_and_three_days_a_project(place: Place, answer: Ans
     asked_days = list(dict.fromkeys(asked.hours[0].day for asked in ours))
     assert asked_days == [DAY - timedelta(days=back) for back in ([0] if days == 1 else [0, 3, 1])]
     assert len(ours) == 7 * len(asked_days)
-    assert fates[f"{PROJECT}/4"] == "not recovered"
-    assert fates[f"{OTHER}/4"] == "recovered"
+    assert (fates[f"{PROJECT}/4"], fates[f"{OTHER}/4"]) == ("not recovered", "recovered")
     (error,) = [one for one in place.errors if one.startswith(f"export of {PROJECT}: the vendor ")]
     assert answer.body.decode() in error
     assert "after 7 such answers in a row it was not asked again" in error

@@ -134,8 +134,7 @@ def test_every_asset_says_whose_it_is_and_how_to_recover_it_and_runs_in_chunks()
         assert "When a day is red" in (node.description or "")
         assert "To load a day again" in (node.description or "")
         assert shown <= node.metadata.keys()
-        assert node.backfill_policy == dg.BackfillPolicy.multi_run(30)
-        assert node.pools == {"tidemark_load"}
+        assert (node.backfill_policy, node.pools) == (dg.BackfillPolicy.multi_run(30), {"tidemark_load"})
 
 
 @pytest.mark.parametrize(

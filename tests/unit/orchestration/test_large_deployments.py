@@ -82,8 +82,7 @@ def test_every_look_works_on_what_is_simulated(place: Place) -> None:
     assert found["listing: a day"]["objects"] == 2 * 96
     assert [found[name]["runs"] for name in ("arrivals: nothing new", "arrivals: a new day", "heal")] == [0, 1, 0]
     assert found["arrivals: all is new"]["runs"] > 0
-    assert found["plan: a day"]["batches"] == 2 * 4
-    assert found["page"]["days"] == 5 * len(DAYS)
+    assert (found["plan: a day"]["batches"], found["page"]["days"]) == (2 * 4, 5 * len(DAYS))
     assert found["doctor"]["again"] == found["doctor"]["unfinished"] == 0
 
 

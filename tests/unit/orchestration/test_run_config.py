@@ -130,8 +130,7 @@ def test_a_variable_is_refused_before_a_class_of_config_sees_its_value(
     assert f"run config ops.of_an_operator.{place}: names a variable, and no run may read one" in said
     assert "never-to-be-seen" not in said
     assert not seen
-    assert run.status is dg.DagsterRunStatus.FAILURE
-    assert run.tags["dagster/max_retries"] == "0"
+    assert (run.status, run.tags["dagster/max_retries"]) == (dg.DagsterRunStatus.FAILURE, "0")
 
 
 @pytest.mark.parametrize(
