@@ -1,19 +1,21 @@
-"""Pure rules of replay: a publication's inputs, their readable places, and the first cause."""
+"""Pure rules of replay: a publication's inputs and items, their readable places, and the first cause."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, SliceRecord
-from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.settings import MissingSnapshot, Settings
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.replay import choose, derived_table
-from pipeline_assets.inspection.replay_inputs import Kept, places
+from pipeline_assets.inspection.replay_inputs import Items, Kept, items_of, places, without_items
 from pipeline_assets.inspection.replay_result import (
     InputSlice,
     Keys,
@@ -26,6 +28,8 @@ from pipeline_assets.inspection.replay_result import (
     origin_of,
     other_rows,
 )
+from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 DAY, KEY = date(2026, 2, 2), Slice(date(2026, 2, 2), "10001")
@@ -179,3 +183,85 @@ def test_publications_are_chosen_by_project_number_and_run() -> None:
         choose(records, REFINED_EVENTS.key, date(2026, 2, 3), both)
     with pytest.raises(UsageError, match="tidemark verify"):
         derived_table("raw/backfill_events")
+
+
+ITEM_DAY, NOW = date(2026, 2, 4), datetime(2026, 2, 20, tzinfo=UTC)
+ITEM_KEY, SNAPSHOT, VALIDITY = Slice(ITEM_DAY, "10001"), ITEM.snapshot.key, ITEM.validity.key
+THREE_BEFORE = ITEM_DAY - timedelta(days=3)
+SOME = Digest(3, 1, 1)
+PREVIOUS = {"missing_snapshot": MissingSnapshot.PREVIOUS}
+_WITHIN_2, _WITHIN_3 = ({**PREVIOUS, "previous_snapshot_days": days} for days in (2, 3))
+
+
+def facts_of(*snapshots: date, events: Digest = SOME, verdict: Verdict = Verdict.PUBLISHED, **settings: Any) -> Facts:
+    on_record = {
+        Slice(day, ALL_PROJECTS): SliceRecord(SNAPSHOT, Slice(day, ALL_PROJECTS), verdict, digest=SOME)
+        for day in snapshots
+    }
+    month = Slice(ITEM_DAY.replace(day=1), ALL_PROJECTS)
+    state = InputState({InputDay(SNAPSHOT, day): SOME for day in snapshots})
+    return Facts(
+        Settings(projects=("10001",), **settings), frozenset({ITEM_KEY}), {}, {},
+        records={
+            "refined/events": {ITEM_KEY: SliceRecord("refined/events", ITEM_KEY, Verdict.PUBLISHED, digest=events)},
+            SNAPSHOT: on_record,
+            VALIDITY: {month: SliceRecord(VALIDITY, month, Verdict.PUBLISHED, digest=SOME, input_state=state)},
+        },
+        first_snapshots={SNAPSHOT: min(snapshots)} if snapshots else {},
+    )  # fmt: skip
+
+
+def chosen(facts: Facts) -> Items:
+    return items_of(facts, ACTIVE_ITEM_EVENTS, ITEM_KEY, NOW)
+
+
+_NONE = f"{SNAPSHOT} has no snapshot of {ITEM_DAY}"
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (facts_of(THREE_BEFORE), f"{_NONE} (missing_snapshot = wait)"),
+        (facts_of(THREE_BEFORE, missing_snapshot="refuse"), f"{_NONE} (missing_snapshot = refuse)"),
+        (facts_of(THREE_BEFORE, **PREVIOUS, previous_snapshot_days=2),
+         f"{_NONE}, and none of the 2 days before it (missing_snapshot = previous)"),
+        (facts_of(), f"{SNAPSHOT} holds no snapshot of {ITEM_DAY} or of a day before it"),
+    ],
+)  # fmt: skip
+def test_events_without_items_are_not_computed_and_the_reason_is_a_loads(facts: Facts, reason: str) -> None:
+    found = chosen(facts)
+    assert (found.are_missing, found.reason) == (True, reason)
+
+
+def test_items_that_stand_are_chosen_and_a_day_without_events_needs_none() -> None:
+    own = chosen(facts_of(THREE_BEFORE, ITEM_DAY))
+    assert own == Items((InputDay(SNAPSHOT, ITEM_DAY),))
+    assert chosen(facts_of(THREE_BEFORE, **PREVIOUS)).days == (InputDay(SNAPSHOT, THREE_BEFORE),)
+    held = chosen(facts_of(ITEM_DAY, verdict=Verdict.HELD))
+    assert (held.are_missing, held.days, held.reason) == (False, own.days, f"{SNAPSHOT} {ITEM_DAY} is held")
+    assert not chosen(facts_of(events=EMPTY)).are_missing
+
+
+@pytest.mark.parametrize(
+    ("then", "today", "causes"),
+    [
+        (PREVIOUS, {}, ["setting missing_snapshot: previous -> wait", "none stands"]),
+        (_WITHIN_3, _WITHIN_2, ["setting previous_snapshot_days: 3 -> 2", "none stands"]),
+        (_WITHIN_2, {}, ["none stands"]),
+        ({}, {}, ["none stands"]),
+    ],
+)
+def test_a_setting_is_blamed_where_that_of_then_would_still_find_items(
+    then: Mapping[str, Any], today: Mapping[str, Any], causes: list[str]
+) -> None:
+    facts = facts_of(THREE_BEFORE, **today)
+    origin = Origin(InputState(), {}, facts_of(**then).settings, are_settings_known=True, is_same_code=True)
+
+    def choose(settings: Settings) -> Items:
+        return chosen(replace(facts, settings=settings))
+
+    found = without_items(ACTIVE_ITEM_EVENTS, origin, facts.settings, "none stands", choose)
+    assert [cause.reason for cause in found] == causes
+    assert all(cause.hint for cause in found)
+    unknown = without_items(ACTIVE_ITEM_EVENTS, Obstacle("lost", ""), facts.settings, "none stands", choose)
+    assert [cause.reason for cause in unknown] == ["none stands"]

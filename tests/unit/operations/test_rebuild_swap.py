@@ -1,4 +1,4 @@
-"""Slices that a swap takes, its refusals, and an undo's target: on a real ledger, with the lakehouse faked."""
+"""What a swap takes, refuses and rests on, and what an undo goes back to: on a real ledger; the lakehouse is faked."""
 
 from __future__ import annotations
 
@@ -13,17 +13,24 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.changes import Cause, CauseKind
+from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import PublishConflictError, TakenOverError, TransientError, UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
-from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, Rejection, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.load.build.builder import TablePlan
+from pipeline_assets.load.runtime import LoadRequest, Runtime
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo
+from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.operations import rebuild_build as green
 from pipeline_assets.operations import rebuild_swap as swap
 from pipeline_assets.operations import rollback
 from pipeline_assets.operations.rebuild_build import MainAsRead
-from pipeline_assets.operations.rebuild_choose import digests_beside
-from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, restores_of
+from pipeline_assets.operations.rebuild_choose import digests_beside, is_judged_beside, refused_beside, states_beside
+from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, published_by, restores_of
+from pipeline_assets.tables.aggregates import EVENT_COUNTS
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
@@ -486,3 +493,63 @@ def test_the_baseline_of_a_swap_or_a_rollback_holds_what_the_run_read_that_built
         (held,) = rollback._changes(story.ledger, request, look, {KEY: SliceFiles(frozenset(), 0)}).slices
         assert held.baseline is not None
         assert held.baseline.since == since
+
+
+def _published(*days: int) -> list[PublicationRecord]:
+    at = [(NOW + timedelta(days=day)).isoformat() for day in days]
+    made = [change(KEY, EMPTY, "run") for _ in days]
+    return [replace(one, published_at=at[number], number=number + 1) for number, one in enumerate(made)]
+
+
+@pytest.mark.parametrize(
+    ("days", "back_to", "count"),
+    [((-3, -2, -1), -2, 2), ((-3, 90, -1), -1, 3), ((-3, 90), 0, 2), ((-3, 90), -1, 1), ((-1,), -2, 0)],
+)
+def test_no_publication_was_made_later_than_now_or_than_one_that_followed(
+    days: tuple[int, ...], back_to: int, count: int
+) -> None:
+    assert published_by(_published(*days), NOW + timedelta(days=back_to), NOW) == count
+    assert published_by(_published(*days), len(days), NOW) == len(days)
+
+
+BEFORE, OWN, AFTER = (Slice(NEXT.event_date + timedelta(days=shift), PROJECT) for shift in (-1, 0, 1))
+SETTINGS = Settings(projects=(PROJECT,), dedupe_window_days=1)
+RUNTIME = Runtime(None, None, None, SETTINGS)  # type: ignore[arg-type]
+MAIN, STAGED = 1, 2
+
+
+def held(key: Slice, rows: int = 9) -> SliceRecord:
+    return SliceRecord(REFINED, key, Verdict.PUBLISHED, digest=Digest(rows, 1, 1))
+
+
+def test_a_neighbour_is_read_from_the_snapshot_that_holds_it_as_it_is_now() -> None:
+    """Outcome: a load reads all three days from its staging; on a lasting branch, main has the unchanged ones."""
+    request = LoadRequest((NEXT.event_date,), (PROJECT,), frozenset({REFINED}), "run", NOW)
+    todo = [SlicePlan(OWN, Todo.REBUILD, InputState(), None, is_requested=True)]
+    load = TablePlan(RUNTIME, request, REFINED_EVENTS, MAIN, {}, "run_0", todo, 0.0)
+    near = {BEFORE, OWN, AFTER}
+    assert load.states(STAGED, near) == {STAGED: near}
+    assert replace(load, built_beside=frozenset()).states(STAGED, near) == {STAGED: {OWN}, MAIN: {BEFORE, AFTER}}
+    one_moved = replace(load, built_beside=frozenset({BEFORE}))
+    assert one_moved.states(STAGED, near) == {STAGED: {BEFORE, OWN}, MAIN: {AFTER}}
+    assert replace(load, built_beside=frozenset({BEFORE, AFTER})).states(STAGED, near) == {STAGED: near}
+
+
+def test_what_a_neighbour_refuses_is_looked_at_again_once_the_neighbour_is_another() -> None:
+    """Outcome: a refusal for a shared key stands while both neighbours are the same, any other one regardless."""
+
+    def beside(*green: Slice, rows: int = 9) -> str:
+        return states_beside(SETTINGS, REFINED_EVENTS, OWN, green, {AFTER: held(AFTER, rows)})
+
+    def refused(check: Check, beside: str) -> SliceRecord:
+        failed = (Evaluation(check, False, "1 rows share a key with another row"),)
+        rejection = Rejection(InputState(), judging(REFINED_EVENTS, SETTINGS))
+        record = replace(held(OWN), verdict=Verdict.REFUSED, rejection=rejection, refused_evaluations=failed)
+        return refused_beside(record, beside)
+
+    by_key, by_raw = (refused(check, beside()) for check in (Check.UNIQUE_EVENT_KEY, Check.RECONCILES_WITH_RAW))
+    for changed in (beside(AFTER), beside(BEFORE), beside(rows=8)):
+        assert not is_judged_beside(RUNTIME, REFINED_EVENTS, by_key, changed)
+        assert is_judged_beside(RUNTIME, REFINED_EVENTS, by_raw, changed)
+    assert is_judged_beside(RUNTIME, REFINED_EVENTS, by_key, beside(OWN))
+    assert states_beside(SETTINGS, EVENT_COUNTS, OWN, {BEFORE, AFTER}, {}) == ""

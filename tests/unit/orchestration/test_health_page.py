@@ -16,17 +16,19 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from jinja2 import UndefinedError
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.changes import Cause
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.plain_text import shown
+from pipeline_assets.domain.plain_text import as_html, shown
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.health import HealthReport, read_health
+from pipeline_assets.inspection.pages import PAGES, command
 from pipeline_assets.orchestration.assets import REPORT_KEY, Clock, health_asset
 from pipeline_assets.orchestration.health_page import page_of, write_page
 from resources.ledger.changes import Changes
@@ -267,3 +269,23 @@ def test_the_asset_draws_the_page_and_links_to_it(tmp_path: Path) -> None:
     assert (event.metadata["red_days"].value, event.metadata["waits_for_a_person"].value) == (4, 3)
     assert "--accept-missing" in str(event.metadata["what waits"].value)
     assert "as of 2026-04-01 08:00 UTC" in (tmp_path / "data" / "health.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_template_prints_values_as_text_in_every_place(text: str) -> None:
+    page = PAGES.from_string(
+        '<b title="{{ value }}">{{ value }}</b>{% macro of(one) %}{{ one }}{% endmacro %}{{ of(value) }}{{ [value] | join }}'
+    )
+    assert page.render(value=text) == f'<b title="{as_html(text)}">{as_html(text)}</b>{as_html(text)}{as_html(text)}'
+
+
+def test_a_command_is_one_element_whose_options_are_not_broken() -> None:
+    assert command("tidemark load --from <b> --to x") == (
+        '<code class="command">tidemark load <span>--from</span> &lt;b&gt; <span>--to</span> x</code>'
+    )
+    assert PAGES.from_string("{{ words | command }}").render(words="a --b") == command("a --b")
+
+
+def test_a_name_that_a_template_does_not_know_is_an_error() -> None:
+    with pytest.raises(UndefinedError):
+        PAGES.from_string("{{ nothing }}").render()
