@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -70,6 +70,11 @@ class InThisProcess(Shell):
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def commands(*first: str, **base: str) -> Callable[..., Any]:
+    """`tidemark` in this process: always with these first words and these variables."""
+    return lambda *words, **environment: CliRunner().invoke(app, [*first, *words], env=base | environment)
 
 
 class OfPipeline(InThisProcess):

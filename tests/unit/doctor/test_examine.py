@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -11,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.rules import Light, Point
 from pipeline_assets.domain.changes import Cause, CauseKind
@@ -30,6 +29,7 @@ from resources.ledger.changes import Changes
 from resources.ledger.history import BuiltAgain
 from resources.ledger.store import Ledger
 from tests.support.recorded_history import record_history
+from tests.support.shell import commands
 
 PROJECTS = ("10001", "10002")
 LAST = date(2026, 3, 31)
@@ -52,16 +52,11 @@ def shell(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     places = {name: getattr(settings, name) for name in ("landing_url", "warehouse_url", "catalog_url")}
     base = {f"TIDEMARK_{name.upper()}": value for name, value in places.items()}
-
-    def invoke(*words: str, **environment: str) -> Any:
-        return CliRunner().invoke(app, words, env={**base, "TIDEMARK_PROJECTS": ",".join(PROJECTS), **environment})
-
-    return invoke
+    return commands(**base, TIDEMARK_PROJECTS=",".join(PROJECTS))
 
 
-def look(ledger: Ledger, settings: Settings) -> dict[str, Point]:
-    landing = lambda: LandingStore.from_settings(settings)  # noqa: E731 - as the command opens it
-    return {point.name: point for point in examine(ledger, settings, landing, NOW)}
+def look(ledger: Ledger, settings: Settings, now: datetime = NOW) -> dict[str, Point]:
+    return {point.name: point for point in examine(ledger, settings, lambda: LandingStore.from_settings(settings), now)}
 
 
 def a_publication(
@@ -96,11 +91,10 @@ def test_a_history_is_looked_at_in_every_place(ledger: Ledger, settings: Setting
     ledger.processes.end("m")
     ledger.processes.begin("d", "daily_load", Identity("host", None, 8, None), 1)
     ledger.processes.lose(["d"])
-    stray = tmp_path / "landing" / "10001" / "10001-backfill_2026-03-30_5#1.json.gz"
-    stray.write_bytes(b"x")
-    (tmp_path / "landing" / "10001" / "10001_2026-03-30_6#1.json.gz").write_bytes(b"x")
-    (tmp_path / "warehouse" / "_tidemark" / "decisions").mkdir(parents=True)
+    for stray in ("10001_2026-03-30_6#1.json.gz", "10001-backfill_2026-03-30_5#1.json.gz"):
+        (tmp_path / "landing" / "10001" / stray).write_bytes(b"x")
     decision = tmp_path / "warehouse" / "_tidemark" / "decisions" / f"20260301T000000.000000Z-{'0' * 32}.json"
+    decision.parent.mkdir(parents=True)
     decision.write_text("{}")
     points = look(ledger, settings)
     assert points["one transaction"].light is Light.GREEN
@@ -108,15 +102,13 @@ def test_a_history_is_looked_at_in_every_place(ledger: Ledger, settings: Setting
     assert look(ledger, elsewhere)["one transaction"].light is Light.YELLOW
     assert points["decisions"].light is Light.RED
     assert decision.name in points["decisions"].found
-    assert "1 objects carry a recovery's name" in points["separate prefixes"].found
-    assert stray.name in points["separate prefixes"].found
-    assert "3 days miss 10001" in points["window"].found
-    assert points["markers"].light is Light.GREEN
-    assert "53 of 53 closed days" in points["markers"].found
-    assert points["keys"].light is Light.GREEN
-    assert "objects of 28 arrival days" in points["skew"].found
-    assert "maintenance ran last" in points["maintenance"].found
-    assert points["recovery"].light is Light.YELLOW
+    for name, said in (
+        ("separate prefixes", "1 objects carry a recovery's name"), ("separate prefixes", stray), ("window", "3 days miss 10001"),
+        ("markers", "53 of 53 closed days"), ("skew", "objects of 28 arrival days"), ("maintenance", "maintenance ran last"),
+    ):  # fmt: skip
+        assert said in points[name].found
+    lights = [points[name].light for name in ("markers", "keys", "recovery")]
+    assert lights == [Light.GREEN, Light.GREEN, Light.YELLOW]
     decision.write_text('{"version": 1, "acts": []}')
     assert "the ledger lacks 1 of them" in look(ledger, settings)["decisions"].found
 
@@ -145,18 +137,11 @@ def test_the_same_inputs_with_other_content_are_a_fault_and_a_foreign_hand_is_an
 
 def test_what_is_late_of_a_landing_is_told_by_time(ledger: Ledger, settings: Settings, tmp_path: Path) -> None:
     """An object written days after its hour's marker may be a recovery: yellow, with the command that shows more."""
-    import os
-
-    folder = tmp_path / "landing" / "10001"
     hour_end = datetime(2026, 3, 30, 7, tzinfo=UTC)
-    for name, shift in (
-        ("10001_2026-03-30_6_complete", 1),
-        ("10001_2026-03-30_6#1.json.gz", 0),
-        ("10001_2026-03-30_6#2.json.gz", 60),
-    ):
-        (folder / name).write_bytes(b"x")
+    for end, shift in (("_complete", 1), ("#1.json.gz", 0), ("#2.json.gz", 60)):
+        (file := tmp_path / "landing" / "10001" / f"10001_2026-03-30_6{end}").write_bytes(b"x")
         moment = (hour_end + timedelta(hours=shift)).timestamp()
-        os.utime(folder / name, (moment, moment))
+        os.utime(file, (moment, moment))
     point = look(ledger, settings)["separate prefixes"]
     assert (point.light, "10001_2026-03-30_6#2.json.gz" in point.found) == (Light.YELLOW, True)
     assert point.fix is not None
@@ -173,9 +158,7 @@ def test_readers_whose_notices_are_set_aside_are_not_told(ledger: Ledger, settin
         notice = Notice(f"n{number}", NoticeKind.REFUSAL, REFINED, Slice(LAST, "10001"), NOW.isoformat(), "run")
         ledger.set_aside.add(receiver, [replace(notice, number=number, recorded_by="run")], "it answered 400")
     point = look(ledger, telling)["notices"]
-    assert (point.light, point.fix) == (
-        Light.RED, "Correct the address or the receiver, then: tidemark notify --again",
-    )  # fmt: skip
+    assert (point.light, point.fix) == (Light.RED, "Correct the address or the receiver, then: tidemark notify --again")
     assert "hooks.example.com/*** set aside: 2, since" in point.found
     assert "gone" not in point.found
     for one in ledger.set_aside.all():
@@ -210,9 +193,7 @@ def test_a_recovery_that_died_is_named_until_its_hour_has_a_marker(
     (folder / f"10001-backfill_{LAST}_5_complete").touch()
 
     def at(later: timedelta) -> Point:
-        landing = lambda: LandingStore.from_settings(settings)  # noqa: E731 - as the command opens it
-        points = examine(ledger, settings, landing, datetime.now(UTC) + later)
-        return next(point for point in points if point.name == "recovery")
+        return look(ledger, settings, datetime.now(UTC) + later)["recovery"]
 
     begun = "hours whose recovery began and has no marker: "
     assert begun not in at(timedelta(minutes=50)).found

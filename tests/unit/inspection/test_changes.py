@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.records import InputState, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
@@ -21,6 +19,7 @@ from pipeline_assets.tables.registry import downstream_of
 from resources.ledger.changes import Changes
 from resources.ledger.schema import NOTICES
 from resources.ledger.store import Ledger
+from tests.support.shell import commands
 from tests.support.webhook import a_webhook
 
 RAW, EVENTS, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily_revenue"
@@ -32,12 +31,7 @@ LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.chdir(tmp_path)
-
-    def invoke(*words: str, **environment: str) -> Any:
-        base = {"TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db", "TIDEMARK_PROJECTS": "10001"}
-        return CliRunner().invoke(app, words, env={**base, **environment})
-
-    return invoke
+    return commands(TIDEMARK_LEDGER_URL=f"sqlite:///{tmp_path}/ledger.db", TIDEMARK_PROJECTS="10001")
 
 
 def digest(rows: int) -> Digest:
@@ -48,10 +42,8 @@ def publish(ledger: Ledger, table: str, key: Slice, rows: int, run_id: str, *, i
     read = ledger.slices(table, None).get(key, SliceRecord(table, key, Verdict.PUBLISHED))
     snapshot = len(ledger.publications()) + 1
     figures = {"rows": rows, "revenue": 1.5 * rows}
-    record = replace(
-        read, verdict=Verdict.PUBLISHED, reason=None, digest=digest(rows), file_hash=str(snapshot), is_final=is_final,
-        input_state=InputState(), figures=figures,
-    )  # fmt: skip
+    made = {"digest": digest(rows), "file_hash": str(snapshot), "input_state": InputState(), "figures": figures}
+    record = replace(read, verdict=Verdict.PUBLISHED, reason=None, is_final=is_final, **made)
     place, digests = (table, key, snapshot, snapshot - 1), (read.digest, digest(rows))
     publication = PublicationRecord(*place, *digests, Cause.of(CauseKind.DELIVERY), run_id, figures=figures)
     ledger.record(Changes(slices=[record], publications=[publication]), run_id)
@@ -77,13 +69,10 @@ def test_changes_and_refusals_of_a_period(ledger: Ledger) -> None:
     publish(ledger, REVENUE, KEY, 4, "run-3")
 
     found = changes_since(ledger, before)
-    assert [(one.table, one.run_id, one.measures["rows"]["after"]) for one in found.changes] == [
-        (EVENTS, "run-2", 11),
-        (REVENUE, "run-3", 4),
-    ]
+    of_rows = [(one.table, one.run_id, one.measures["rows"]["after"]) for one in found.changes]
+    assert of_rows == [(EVENTS, "run-2", 11), (REVENUE, "run-3", 4)]
     (refusal,) = found.refusals
-    assert refusal.refused is not None
-    assert refusal.ended is not None
+    assert None not in (refusal.refused, refusal.ended)
     assert (refusal.refused.reason, refusal.ended.verdict) == ("grows more", "published")
     assert found.refresh is None
     assert [one.run_id for one in changes_since(ledger, after).changes] == ["run-3"]

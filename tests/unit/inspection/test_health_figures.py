@@ -35,7 +35,7 @@ from tests.support.recorded_history import record_history
 PROJECTS = ("10001", "10002", "10003")
 LAST = date(2026, 3, 31)
 NOW = datetime(2026, 4, 1, 8, tzinfo=UTC)
-REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
+REFINED, REVENUE, ITEM_SNAPSHOT = "refined/events", "aggregates/daily_revenue", "dimensions/item_snapshot"
 
 
 def health(ledger: Ledger, *projects: str, now: datetime = NOW) -> HealthReport:
@@ -58,6 +58,10 @@ def a_slice(day: date, rows: int, *, table: str = REFINED, project: str = "10001
     figures = {"rows": rows, "raw_rows": rows, "late_rows": 0, "watermark_lag_seconds": 60}
     record = SliceRecord(table, Slice(day, project), Verdict.PUBLISHED, digest=Digest(rows, 1, 1), figures=figures)
     return replace(record, **values)  # type: ignore[arg-type]
+
+
+def an_item(day: date, verdict: Verdict, rows: int = 3, *, table: str = ITEM_SNAPSHOT, **values: object) -> SliceRecord:
+    return a_slice(day, rows, table=table, project=ALL_PROJECTS, verdict=verdict, **values)
 
 
 def test_an_empty_ledger_is_no_error(ledger: Ledger) -> None:
@@ -108,9 +112,8 @@ def require_known(command: str) -> None:
 
 
 def test_the_answers_are_commands_that_the_shell_knows(history: HealthReport) -> None:
-    for question in history.questions:
-        for command in question.commands:
-            require_known(command)
+    for command in (command for question in history.questions for command in question.commands):
+        require_known(command)
 
 
 _START = "tidemark rebuild start --from 2026-03-31 --to 2026-03-31 --table refined/events --project 10001"
@@ -127,8 +130,7 @@ _START = "tidemark rebuild start --from 2026-03-31 --to 2026-03-31 --table refin
     ],
 )
 def test_an_open_rebuild_waits_for_a_person(ledger: Ledger, state: RebuildState, commands: tuple[str, ...]) -> None:
-    day = date(2026, 3, 31)
-    asked = RebuildRecord(0, (REFINED,), day, day, ("10001",), "other meaning", "ann", RebuildState.BUILDING, "run")
+    asked = RebuildRecord(0, (REFINED,), LAST, LAST, ("10001",), "other meaning", "ann", RebuildState.BUILDING, "run")
     begun = ledger.rebuilds.begin(asked)
     ledger.rebuilds.change(begun, state=state)
     found = health(ledger).for_a_person
@@ -141,9 +143,8 @@ def test_an_open_rebuild_waits_for_a_person(ledger: Ledger, state: RebuildState,
 def test_projects_that_ask_the_same_are_answered_at_once_and_gaps_divide(ledger: Ledger) -> None:
     refused = {"verdict": BatchVerdict.REFUSED, "reason": "2 of 3 lines are quarantined", "evaluations": ()}
     days = [LAST, LAST - timedelta(days=1), LAST - timedelta(days=4)]
-    ledger.record(
-        Changes(batches=[a_batch(day, project, **refused) for day in days for project in PROJECTS[:2]]), "run"
-    )
+    batches = [a_batch(day, project, **refused) for day in days for project in PROJECTS[:2]]
+    ledger.record(Changes(batches=batches), "run")
     found = [(one.first, one.last, one.projects) for one in health(ledger).for_a_person]
     assert found == [(days[1], days[0], PROJECTS[:2]), (days[2], days[2], PROJECTS[:2])]
 
@@ -162,29 +163,21 @@ def test_a_day_whose_deadline_lies_ahead_asks_nobody(ledger: Ledger) -> None:
     report = health(ledger, "10001")
     assert (report.questions, report.early) == ((), {(LAST, "10001")})
     assert report.calendar is not None
-    state = report.calendar.states.get((REFINED, LAST))
-    assert state is not None
-    assert state.faults
-    assert all(is_early(fault, report.early) for fault in state.faults)
+    state = report.calendar.states[REFINED, LAST]
+    assert {is_early(fault, report.early) for fault in state.faults} == {True}
 
 
 def test_a_project_that_is_not_loaded_and_a_red_day_before_all_deliveries_are_seen(ledger: Ledger) -> None:
     early = LAST - timedelta(days=400)
     batches = [a_batch(LAST), a_batch(LAST, "10002"), a_batch(LAST - timedelta(days=1))]
-    slices = [
-        a_slice(LAST, 5),
-        a_slice(early, 1),
-        a_slice(early - timedelta(days=1), 1, verdict=Verdict.REFUSED, reason="why"),
-    ]
-    ledger.record(Changes(batches=batches, slices=slices), "run")
+    red = a_slice(early - timedelta(days=1), 1, verdict=Verdict.REFUSED, reason="why")
+    ledger.record(Changes(batches=batches, slices=[a_slice(LAST, 5), a_slice(early, 1), red]), "run")
     calendar = health(ledger).calendar
     assert calendar is not None
-    present = calendar.states.get((REFINED, LAST))
-    assert present is not None
-    assert (present.projects, present.absent) == (1, 1)
-    assert calendar.first == LAST - timedelta(days=1)
-    assert calendar.states.get((REFINED, early)) is None
-    assert [state.day for state in calendar.red] == [early - timedelta(days=1)]
+    present = calendar.states[REFINED, LAST]
+    assert (present.projects, present.absent, calendar.first) == (1, 1, LAST - timedelta(days=1))
+    assert (REFINED, early) not in calendar.states
+    assert [state.day for state in calendar.red] == [red.key.event_date]
 
 
 def test_rows_duplicates_late_rows_and_lag_are_sums_and_percentiles(ledger: Ledger) -> None:
@@ -208,9 +201,8 @@ def test_keys_twice_and_mismatches_are_those_that_checks_measured(ledger: Ledger
     twice = Evaluation(Check.UNIQUE_EVENT_KEY, False, "twice", figures={"duplicate_keys_per_1000": 0.05})
     differs = Evaluation(Check.RECONCILES_WITH_RAW, False, "differs", figures={"mismatch_count": 7, "raw_rows": 3})
     lines = Evaluation(Check.DELIVERY_RECONCILES, False, "lines", figures={"mismatch_count": 2})
-    refused = a_slice(
-        LAST, 3, project="10002", verdict=Verdict.REFUSED, evaluations=none, refused_evaluations=(twice, differs)
-    )
+    why = {"verdict": Verdict.REFUSED, "evaluations": none, "refused_evaluations": (twice, differs)}
+    refused = a_slice(LAST, 3, project="10002", **why)
     batch = a_batch(LAST, verdict=BatchVerdict.REFUSED, reason="lines", evaluations=(lines,))
     ledger.record(Changes(batches=[batch], slices=[a_slice(LAST, 3, evaluations=none), refused]), "run")
     report = health(ledger)
@@ -245,13 +237,8 @@ def test_times_of_arrivals_and_a_window_that_is_too_narrow_are_told(ledger: Ledg
         day = LAST - timedelta(days=shift)
         ordinary = BatchDay(Digest(990, 1, 1), None, LatenessSketch({100: 990}, 0, 60, 3_600))
         late = BatchDay(Digest(10, 1, 1), None, LatenessSketch({350: 10}, 0, 700_000, 800_000))
-        ledger.record(
-            Changes(
-                batches=batches,
-                batch_days={replace(key, arrival_date=day): {day: ordinary, day - timedelta(days=8): late}},
-            ),
-            "run",
-        )
+        days = {replace(key, arrival_date=day): {day: ordinary, day - timedelta(days=8): late}}
+        ledger.record(Changes(batches=batches, batch_days=days), "run")
     report = health(ledger, "10001")
     assert {name: times.rows for name, times in report.late_times.items()} == {"": 14_000, "10001": 14_000}
     assert report.late_times[""].percentile(1.0) == 800_000
@@ -285,12 +272,10 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
     def a_delivery(number: int, lines: int, error: str | None = None, **reasons: int) -> DeliveryRecord:
         key = BatchKey(Source.REGULAR, "10001", LAST)
         counts = tuple(reasons.items())
-        record = DeliveryRecord(
-            key, f"k{number}", "e", 1, None, 9, 9, lines, 0, error, error is None, line_reasons=counts
-        )
-        refused = sum(count for reason, count in reasons.items() if not reason.startswith(UNREADABLE))
+        refused = sum(count for reason, count in counts if not reason.startswith(UNREADABLE))
         assert refused in (0, lines)
-        return record
+        place = (key, f"k{number}", "e", 1, None)
+        return DeliveryRecord(*place, 9, 9, lines, 0, error, error is None, line_reasons=counts)
 
     deliveries = [
         a_delivery(1, 3), a_delivery(2, 4), a_delivery(3, 0), a_delivery(4, 0, "crc_error"),
@@ -299,14 +284,10 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
     ]  # fmt: skip
     ledger.record(Changes(deliveries=deliveries, batches=[a_batch(LAST)]), "run")
     report = health(ledger)
-    found = [(one.reason, one.is_whole, one.objects, one.lines, one.day) for one in report.refused_by_reason]
-    assert found == [
-        ("crc_error", True, 1, 0, LAST),
-        (app, False, 3, 5, LAST),
-        ("bad_time", False, 2, 2, LAST),
-        ("not_a_time", False, 1, 1, LAST),
-        (None, False, 2, 7, LAST),
-    ]
+    assert {one.day for one in report.refused_by_reason} == {LAST}
+    found = [(one.reason, one.is_whole, one.objects, one.lines) for one in report.refused_by_reason]
+    of_lines = [(app, False, 3, 5), ("bad_time", False, 2, 2), ("not_a_time", False, 1, 1), (None, False, 2, 7)]
+    assert found == [("crc_error", True, 1, 0), *of_lines]
     page = page_of(report)
     assert sum(one.lines for one in report.refused_lines) == 15
     for said in (
@@ -318,10 +299,10 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
         "1,200 values of paying and 60 values of processed_time could not be read and are null",
     ):
         assert said in page
-    assert {
-        one.object_key: dict(one.line_reasons)
-        for one in ledger.deliveries(Source.REGULAR, ["10001"], LAST, LAST).values()
-    }["k5"] == {app: 2, "bad_time": 1}
+    (mixed,) = [
+        one for one in ledger.deliveries(Source.REGULAR, ["10001"], LAST, LAST).values() if one.object_key == "k5"
+    ]
+    assert dict(mixed.line_reasons) == {app: 2, "bad_time": 1}
 
 
 def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Ledger) -> None:
@@ -338,23 +319,10 @@ def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Le
         )  # fmt: skip
 
     for step in range(3):
-        record_run(
-            ledger,
-            f"run{step}",
-            tables=[],
-            started_at=at[step].isoformat(),
-            finished_at=(at[step] + timedelta(hours=1)).isoformat(),
-        )
-        slices = [
-            a_slice(
-                final,
-                digests[step + 1].rows,
-                table=REVENUE,
-                is_final=step > 0,
-                final_at=at[1].isoformat() if step else None,
-            ),
-            a_slice(open_day, digests[step + 1].rows, table=REVENUE),
-        ]
+        ended, rows = at[step] + timedelta(hours=1), digests[step + 1].rows
+        record_run(ledger, f"run{step}", tables=[], started_at=at[step].isoformat(), finished_at=ended.isoformat())
+        is_final = {"is_final": True, "final_at": at[1].isoformat()} if step else {}
+        slices = [a_slice(final, rows, table=REVENUE, **is_final), a_slice(open_day, rows, table=REVENUE)]
         published = [a_publication(step, final), a_publication(step, open_day)]
         ledger.record(Changes(batches=[a_batch(final)], slices=slices, publications=published), f"run{step}")
     empty = a_slice(final - timedelta(days=1), 9, table=REVENUE, is_final=True, final_at=at[0].isoformat())
@@ -419,14 +387,11 @@ def test_rows_of_days_before_the_charts_count_in_the_sums_of_projects(ledger: Le
 
 def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) -> None:
     """Outcome: each bad snapshot is in one question, whose commands load dimensions and name no project."""
-    table, refused = "dimensions/item_snapshot", Verdict.REFUSED
+    refused, why = Verdict.REFUSED, {"reason": "is wrong", "hint": "correct it"}
 
     def red(days: int, verdict: Verdict, *failed: Check) -> SliceRecord:
-        evaluations = tuple(Evaluation(check, False, "is wrong", "correct it") for check in failed)
-        day, why = LAST - timedelta(days=days), {"reason": "is wrong", "hint": "correct it"}
-        return a_slice(
-            day, 3, table=table, project=ALL_PROJECTS, verdict=verdict, refused_evaluations=evaluations, **why
-        )
+        evaluations = tuple(Evaluation(check, False, **why) for check in failed)
+        return an_item(LAST - timedelta(days=days), verdict, refused_evaluations=evaluations, **why)
 
     records = [
         red(0, Verdict.WAITING),
@@ -437,47 +402,36 @@ def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) 
     ]
     ledger.record(Changes(slices=records), "run")
     report = health(ledger)
-    asked = {one.kind: one.commands for one in report.questions if one.tables == (table,)}
+    asked = {one.kind: one.commands for one in report.questions if one.tables == (ITEM_SNAPSHOT,)}
+    load, release = "tidemark load --source dimensions", "tidemark release --from 2026-03-25 --to 2026-03-25"
     assert asked == {
-        AnswerKind.FOLLOW: ("tidemark load --source dimensions --from 2026-03-31 --to 2026-03-31",),
-        AnswerKind.LOAD_AGAIN: ("tidemark load --source dimensions --from 2026-03-29 --to 2026-03-29",),
-        AnswerKind.ACCEPT_CHANGE: (
-            'tidemark load --source dimensions --from 2026-03-27 --to 2026-03-27 --accept-changes "REASON"',
-        ),
-        AnswerKind.RELEASE: (
-            'tidemark release --from 2026-03-25 --to 2026-03-25 --table dimensions/item_snapshot --reason "REASON"',
-        ),
+        AnswerKind.FOLLOW: (f"{load} --from 2026-03-31 --to 2026-03-31",),
+        AnswerKind.LOAD_AGAIN: (f"{load} --from 2026-03-29 --to 2026-03-29",),
+        AnswerKind.ACCEPT_CHANGE: (f'{load} --from 2026-03-27 --to 2026-03-27 --accept-changes "REASON"',),
+        AnswerKind.RELEASE: (f'{release} --table {ITEM_SNAPSHOT} --reason "REASON"',),
     }
-    assert {one.tables: one.projects for one in report.questions} == {(table,): ("all",), (REFINED,): ("10001",)}
-    assert "dimensions/item_snapshot" in page_of(report)
+    assert {one.tables: one.projects for one in report.questions} == {
+        (ITEM_SNAPSHOT,): ("all",),
+        (REFINED,): ("10001",),
+    }
+    assert ITEM_SNAPSHOT in page_of(report)
 
 
 def test_the_calendar_has_a_row_for_each_table_of_dimensions_and_tells_what_is_missing(ledger: Ledger) -> None:
     """Outcome: each state is a day of its table's row, without projects, and a click names its fault."""
-    table, day = "dimensions/item_snapshot", LAST - timedelta(days=5)
+    days = [LAST - timedelta(days=back) for back in (5, 4, 3, 2)]
     why = {"reason": "line 7: is doubled", "hint": "correct it"}
-    ledger.record(
-        Changes(
-            slices=[
-                a_slice(day, 3, table=table, project=ALL_PROJECTS),
-                a_slice(
-                    day + timedelta(days=1),
-                    0,
-                    table=table,
-                    project=ALL_PROJECTS,
-                    verdict=Verdict.UNCHANGED,
-                    digest=EMPTY,
-                ),
-                a_slice(day + timedelta(days=2), 3, table=table, project=ALL_PROJECTS, verdict=Verdict.REFUSED, **why),
-                a_slice(day + timedelta(days=3), 0, table=table, project=ALL_PROJECTS, verdict=Verdict.WAITING, **why),
-                a_slice(date(2026, 3, 1), 3, table="dimensions/item_validity", project=ALL_PROJECTS),
-            ]
-        ),
-        "run",
-    )
+    slices = [
+        an_item(days[0], Verdict.PUBLISHED),
+        an_item(days[1], Verdict.UNCHANGED, 0, digest=EMPTY),
+        an_item(days[2], Verdict.REFUSED, **why),
+        an_item(days[3], Verdict.WAITING, 0, **why),
+        an_item(date(2026, 3, 1), Verdict.PUBLISHED, table="dimensions/item_validity"),
+    ]
+    ledger.record(Changes(slices=slices), "run")
     report = health(ledger)
     assert report.calendar is not None
-    states = [report.calendar.states.get((table, day + timedelta(days=number))) for number in range(4)]
+    states = [report.calendar.states.get((ITEM_SNAPSHOT, day)) for day in days]
     assert [(one.verdict, one.absent, one.is_missing) for one in states if one is not None] == [
         (Verdict.PUBLISHED, 0, False),
         (Verdict.UNCHANGED, 0, True),
@@ -488,4 +442,4 @@ def test_the_calendar_has_a_row_for_each_table_of_dimensions_and_tells_what_is_m
     page = page_of(report)
     for text in ("<b>item_snapshot</b>", "<b>item_validity</b>", "the latest before it stands", "line 7: is doubled"):
         assert text in page
-    assert f"tidemark load <span>--source</span> dimensions <span>--from</span> {day + timedelta(days=2)}" in page
+    assert f"tidemark load <span>--source</span> dimensions <span>--from</span> {days[2]}" in page

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -19,9 +20,8 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner
+from sqlalchemy import text
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.machine import write_whole
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
@@ -33,6 +33,7 @@ from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.ledgers import record_run
 from tests.support.recorded_history import record_history
+from tests.support.shell import commands
 
 PROJECTS = ("10001", "10002", "10003")
 LAST, NOW = date(2026, 3, 31), datetime(2026, 4, 1, 8, tzinfo=UTC)
@@ -109,10 +110,8 @@ def test_the_figures_are_those_of_the_page_of_health(ledger: Ledger) -> None:
     assert {labels: value for labels, value in by_project.items() if value} == {
         ("raw/regular_events", "10001"): 2, ("raw/regular_events", "10002"): 1, ("refined/events", "10001"): 1,
     }  # fmt: skip
-    waiting = sum(
-        value for (name, labels), value in figures.items() if name == "tidemark_questions" and labels != ("follow",)
-    )
-    assert waiting == len(report.for_a_person) > 0
+    questions = {labels: value for (name, labels), value in figures.items() if name == "tidemark_questions"}
+    assert sum(questions.values()) - questions["follow",] == len(report.for_a_person) > 0
     assert figures["tidemark_newest_day_timestamp_seconds", ("10001",)] == datetime(2026, 3, 31, tzinfo=UTC).timestamp()
     total = sum(one.rows for one in report.volumes.values())
     assert sum(figures["tidemark_rows", (project,)] for project in PROJECTS) == total > 0
@@ -134,19 +133,11 @@ def test_loads_count_by_what_they_left_open(ledger: Ledger) -> None:
 
 
 def test_a_table_takes_what_its_newest_publication_says(ledger: Ledger) -> None:
-    from dataclasses import replace
-
     known = ledger.publications("refined/events")[-1]
-    changes = Changes()
+    newest = replace(known, key=Slice(LAST, "10001"), digest_before=EMPTY)
     for number, seconds in enumerate((30.0, 12.5), 1):
-        digests = (EMPTY, Digest(number, 1, 1))
-        changes.publications.append(
-            replace(
-                known, key=Slice(LAST, "10001"), snapshot_id=9_000 + number, seconds=seconds,
-                digest_before=digests[0], digest_after=digests[1],
-            )
-        )  # fmt: skip
-    ledger.record(changes, "newest")
+        made = replace(newest, snapshot_id=9_000 + number, seconds=seconds, digest_after=Digest(number, 1, 1))
+        ledger.record(Changes(publications=[made]), "newest")
     assert told(ledger)["tidemark_table_seconds", ("refined/events",)] == 12.5
 
 
@@ -159,11 +150,9 @@ def test_more_days_make_no_more_series(tmp_path: Path, ledger: Ledger) -> None:
 
 
 def test_text_of_others_is_no_label(ledger: Ledger) -> None:
-    from sqlalchemy import text
-
     with ledger.engine.begin() as connection:
         connection.execute(
-            text("UPDATE tidemark_deliveries SET error = 'a text \"of\" others' WHERE error IS NOT NULL")
+            text("UPDATE tidemark_deliveries SET error = 'a \"text\" of others' WHERE error IS NOT NULL")
         )
     figures = told(ledger)
     assert figures["tidemark_quarantined_objects", ("other",)] == 1
@@ -185,20 +174,20 @@ def test_the_queue_counts_runs_that_wait_and_runs_that_work() -> None:
         assert run_queue(instance) == QUEUE
 
 
-def _shell(folder: Path, **environment: str) -> CliRunner:
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    url = f"sqlite:///{folder}/ledger.db"
-    own = {"TIDEMARK_CATALOG_URL": url, "TIDEMARK_PROJECTS": ",".join(PROJECTS), "DAGSTER_HOME": str(home)}
-    return CliRunner(env=own | environment)
+@pytest.fixture
+def metrics(ledger: Ledger, tmp_path: Path) -> Callable[..., Any]:
+    """`tidemark metrics` of this ledger."""
+    (tmp_path / "home").mkdir()
+    own = {"TIDEMARK_PROJECTS": ",".join(PROJECTS), "DAGSTER_HOME": f"{tmp_path}/home"}
+    return commands("metrics", TIDEMARK_CATALOG_URL=f"sqlite:///{tmp_path}/ledger.db", **own)
 
 
-def test_the_command_prints_or_writes_the_same_figures(tmp_path: Path, ledger: Ledger) -> None:
-    printed = _shell(tmp_path).invoke(app, ["metrics"])
+def test_the_command_prints_or_writes_the_same_figures(tmp_path: Path, metrics: Callable[..., Any]) -> None:
+    printed = metrics()
     assert printed.exit_code == 0, printed.output
     file = tmp_path / "tidemark.prom"
     for _ in range(2):  # the second overwrites the first
-        assert _shell(tmp_path).invoke(app, ["metrics", "--output", str(file)]).exit_code == 0
+        assert metrics("--output", str(file)).exit_code == 0
     of_now = {("tidemark_metrics_timestamp_seconds", ())}
     written, shown = figures_in(file.read_text()), figures_in(printed.stdout)
     assert {key: written[key] for key in written.keys() - of_now} == {key: shown[key] for key in shown.keys() - of_now}
@@ -219,12 +208,13 @@ def test_figures_and_page_have_the_rights_that_the_umask_leaves(umask: int, righ
     assert [path.stat().st_mode & 0o777 for path in written] == [rights, rights]
 
 
-def test_a_ledger_that_is_away_is_told_in_place_of_old_figures(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_ledger_that_is_away_is_told_in_place_of_old_figures(
+    tmp_path: Path, ledger: Ledger, metrics: Callable[..., Any]
+) -> None:
     file = tmp_path / "tidemark.prom"
     write_textfile(text_of(read_samples(ledger, Settings(projects=PROJECTS), NOW, None)), file)
     (tmp_path / "broken.db").write_bytes(b"this is no database " * 100)
-    url = f"sqlite:///{tmp_path}/broken.db"
-    done = _shell(tmp_path, TIDEMARK_LEDGER_URL=url).invoke(app, ["metrics", "--output", str(file)])
+    done = metrics("--output", str(file), TIDEMARK_LEDGER_URL=f"sqlite:///{tmp_path}/broken.db")
     assert (done.exit_code, "fix:" in done.output) == (1, True)
     figures = figures_in(file.read_text())
     assert {name for name, _ in figures} == {"tidemark_up", "tidemark_metrics_timestamp_seconds", "tidemark_build_info"}
@@ -232,14 +222,14 @@ def test_a_ledger_that_is_away_is_told_in_place_of_old_figures(tmp_path: Path, l
     assert figures["tidemark_metrics_timestamp_seconds", ()] > NOW.timestamp()
 
 
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, metrics: Callable[..., Any]) -> None:
     other = tmp_path / "other.prom"
     other.write_text("node_load1 3\n")
-    done = _shell(tmp_path).invoke(app, ["metrics", "--output", str(other)])
+    done = metrics("--output", str(other))
     assert (done.exit_code, "is no file of figures that Tidemark wrote" in done.output) == (2, True)
     assert other.read_text() == "node_load1 3\n"
     for wrong, reason in (("figures.txt", "does not end in .prom"), ("none/a.prom", "cannot be written there")):
-        done = _shell(tmp_path).invoke(app, ["metrics", "--output", str(tmp_path / wrong)])
+        done = metrics("--output", str(tmp_path / wrong))
         assert (done.exit_code, reason in done.output) == (2, True), done.output
 
 
@@ -254,8 +244,8 @@ def test_the_file_is_relative_to_the_settings_file(tmp_path: Path, monkeypatch: 
     assert load_settings().metrics_file == tmp_path / "out/a.prom"
 
 
-def test_a_home_that_is_not_there_takes_no_figure_of_the_ledger_with_it(tmp_path: Path, ledger: Ledger) -> None:
-    done = _shell(tmp_path, DAGSTER_HOME=str(tmp_path / "none")).invoke(app, ["metrics"])
+def test_a_home_that_is_not_there_takes_no_figure_of_the_ledger_with_it(metrics: Callable[..., Any]) -> None:
+    done = metrics(DAGSTER_HOME="/nowhere/none")
     assert done.exit_code == 0, done.output
     assert figures_in(done.stdout)["tidemark_dagster_up", ()] == 0
 
