@@ -445,7 +445,8 @@ MUTATIONS = (
     ),
     Mutation(
         11, "a lake is taken without the name of its owner", "pipeline_assets/cli/run.py",
-        "    if take != name:", "    if False:", "tests/unit/cli/test_bad_usage.py::test_a_lake_is_taken_by_the_name_of_its_owner",
+        "    if take != name:", "    if False:",
+        "tests/unit/cli/test_bad_usage.py::test_a_lake_is_taken_by_the_name_of_its_owner",
     ),
     Mutation(
         11, "a table is created over files that lie there", "resources/iceberg/upkeep.py",
