@@ -10,13 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FENCED = (
-    *(
-        f"pipeline_assets/{name}"
-        for name in ("domain", "native", "formats", "transforms", "tables", "load", "operations", "inspection")
-    ),
-    "resources",
-)
+_RINGS = ("domain", "native", "formats", "transforms", "tables", "load", "operations", "inspection")
+FENCED = (*(f"pipeline_assets/{name}" for name in _RINGS), "resources")
 
 FENCES = [
     *((folder, "import dagster as dg", "dagster") for folder in FENCED),
@@ -62,16 +57,15 @@ def skeleton(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _ruff(root: Path, path: str, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "ruff", "check", "--no-cache", *options, path]
+    return subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+
+
 def findings(root: Path, module: str, line: str) -> list[str]:
     """ruff's findings when `module` holds `line`."""
     (root / module).write_text(f"{line}\n", "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=json", module],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _ruff(root, module, "--output-format=json")
     assert done.returncode in {0, 1}, done.stderr
     return [found["message"] for found in json.loads(done.stdout) if found["code"] == "TID251"]
 
@@ -89,27 +83,14 @@ def test_an_import_inside_a_ring_is_allowed(skeleton: Path, module: str, line: s
 
 @pytest.mark.parametrize("folder", FENCED)
 def test_no_module_of_ours_crosses_a_border(folder: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--no-cache", "--select=TID251", folder],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _ruff(ROOT, folder, "--select=TID251")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_reason_is_the_only_way_through(skeleton: Path) -> None:
     """A bare noqa would silence a border without a trace; ruff asks for the code (PGH004)."""
     (skeleton / "resources/probe.py").write_text("import dagster as dg  # noqa\n", "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=concise", "resources/probe.py"],
-        cwd=skeleton,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "PGH004" in done.stdout
+    assert "PGH004" in _ruff(skeleton, "resources/probe.py", "--output-format=concise").stdout
 
 
 def _contract(root: Path) -> subprocess.CompletedProcess[str]:

@@ -22,6 +22,7 @@ from supply_chain.licences import Licensed, faults, installed, is_allowed, read_
 from supply_chain.locked import LOCK, PROJECT, LockError, locked_packages, needed_to_run
 from tests.support.s3 import served
 
+OSI_MIT = "License :: OSI Approved :: MIT License"
 SCHEMAS = Path(__file__).parents[2] / "data" / "cyclonedx"
 
 
@@ -69,20 +70,9 @@ def _told(**fields: Any) -> Any:
     [
         ({"License_Expression": "MIT AND PSF-2.0", "License": "GPL-3.0"}, "MIT AND PSF-2.0"),
         ({"License": "Apache License 2.0"}, "Apache-2.0"),
-        (
-            {"License": "MIT License, and pages of it " * 9, "Classifier": ["License :: OSI Approved :: MIT License"]},
-            "MIT",
-        ),
-        (
-            {
-                "Classifier": [
-                    "License :: OSI Approved :: MIT License",
-                    "License :: OSI Approved :: Apache Software License",
-                ]
-            },
-            "Apache-2.0 OR MIT",
-        ),
-        ({"Classifier": ["License :: OSI Approved :: MIT License", "License :: Other/Proprietary License"]}, None),
+        ({"License": "MIT License, and pages of it " * 9, "Classifier": [OSI_MIT]}, "MIT"),
+        ({"Classifier": [OSI_MIT, "License :: OSI Approved :: Apache Software License"]}, "Apache-2.0 OR MIT"),
+        ({"Classifier": [OSI_MIT, "License :: Other/Proprietary License"]}, None),
         ({"License": "as you like it"}, None),
         ({}, None),
     ],
@@ -117,12 +107,8 @@ def test_what_is_not_allowed_not_understood_or_no_longer_excepted_is_named(capsy
     assert faults(exceptions) == []
     changed = [Licensed(one.name, "2", "SSPL-1.0", "SSPL-1.0") for one in exceptions[:1]]
     found = faults([*changed, Licensed("x", "1", "AGPL-3.0-only", ""), Licensed("y", "1", None, "mine")])
-    assert [text.partition(":")[0] for text in found] == [
-        f"{exceptions[0].name} 2",
-        "x 1",
-        "y 1",
-        *(one.name for one in exceptions[1:]),
-    ]
+    first, *others = [one.name for one in exceptions]
+    assert [text.partition(":")[0] for text in found] == [f"{first} 2", "x 1", "y 1", *others]
     assert licences.main() == 0
     assert "packages allowed" in capsys.readouterr().out
     assert set(licences.JAR_LICENCES) == {jar.name for jar in JARS}
@@ -133,9 +119,8 @@ def test_what_is_not_allowed_not_understood_or_no_longer_excepted_is_named(capsy
 def a_database(answer: Callable[[list[Any]], Any], status: int = 200) -> Iterator[str]:
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.dumps(
-                answer(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"])
-            ).encode()
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
+            body = json.dumps(answer(asked)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -156,12 +141,8 @@ def test_a_known_hole_is_named_until_it_is_accepted(
     def answer(queries: list[Any]) -> Any:
         asked.extend(queries)
         holes = {"urllib3": "GHSA-1", "org.postgresql:postgresql": "GHSA-2"}
-        return {
-            "results": [
-                {"vulns": [{"id": holes[one["package"]["name"]]}]} if one["package"]["name"] in holes else {}
-                for one in queries
-            ]
-        }
+        found = [holes.get(one["package"]["name"]) for one in queries]
+        return {"results": [{"vulns": [{"id": hole}]} if hole else {} for hole in found]}
 
     with a_database(answer) as url:
         assert vulnerabilities.main(["--url", url]) == 1
@@ -172,9 +153,8 @@ def test_a_known_hole_is_named_until_it_is_accepted(
         assert vulnerabilities.main(["--url", url, "--required"]) == 0
         assert "0 known holes, 2 accepted" in capsys.readouterr().out
     names = {(one["package"]["ecosystem"], one["package"]["name"], one["version"]) for one in asked}
-    assert names == {("PyPI", one.name, one.version) for one in locked_packages()} | {
-        ("Maven", f"{jar.organisation}:{jar.name}", jar.version) for jar in JARS
-    }
+    jars = {("Maven", f"{jar.organisation}:{jar.name}", jar.version) for jar in JARS}
+    assert names == {("PyPI", one.name, one.version) for one in locked_packages()} | jars
 
 
 @pytest.mark.parametrize("answer", [{"results": []}, {"results": "x"}, [], {"results": [1] * 172}])
@@ -211,23 +191,17 @@ def test_the_list_is_what_the_schema_asks_for_and_tells_of_everything(tmp_path: 
     assert list(validator.iter_errors({**told, "components": [{"type": "word", "name": "x"}]}))
 
     packages = locked_packages()
-    refs = {one["bom-ref"] for one in told["components"]}
-    assert refs == {one.purl for one in packages} | {
-        f"pkg:maven/{jar.organisation}/{jar.name}@{jar.version}" for jar in JARS
-    }
     by_ref = {one["bom-ref"]: one for one in told["components"]}
-    for jar in JARS:
-        found = by_ref[f"pkg:maven/{jar.organisation}/{jar.name}@{jar.version}"]
-        assert found["hashes"] == [{"alg": "SHA-256", "content": jar.sha256}]
+    jars = {f"pkg:maven/{jar.organisation}/{jar.name}@{jar.version}": jar for jar in JARS}
+    refs = {one.purl for one in packages} | jars.keys()
+    assert by_ref.keys() == refs
+    for ref, jar in jars.items():
+        assert by_ref[ref]["hashes"] == [{"alg": "SHA-256", "content": jar.sha256}]
     for package in packages:
         (files,) = by_ref[package.purl]["externalReferences"]
         assert [one["content"] for one in files["hashes"]] == list(package.sha256)
-    needed = needed_to_run(packages)
-    assert {
-        canonicalize_name(one["name"])
-        for one in told["components"]
-        if one["scope"] == "required" and "group" not in one
-    } == needed
+    required = [one["name"] for one in told["components"] if one["scope"] == "required" and "group" not in one]
+    assert set(map(canonicalize_name, required)) == needed_to_run(packages)
     asks = {one["ref"]: set(one["dependsOn"]) for one in told["dependencies"]}
     assert set(asks) == refs | {told["metadata"]["component"]["bom-ref"]}
     reached = set(asks[told["metadata"]["component"]["bom-ref"]])
