@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import psycopg2
 import pytest
-import yaml
 
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from tests.support.postgres import PASSWORD, Server, a_postgres
+from tests.unit.deploy.test_files import COMPOSE, DEPLOY, SERVICES, ran
 
-DEPLOY = PROJECT_ROOT / "deploy"
-SERVICES = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text("utf-8"))["services"]
 POLICIES = {"POLICIES": str(DEPLOY / "policies")}
 DOCUMENTED = (PROJECT_ROOT / "docs/deployment.md").read_text("utf-8")
 
@@ -51,7 +48,7 @@ def test_each_service_is_given_the_secrets_of_its_work_alone() -> None:
 
 
 def test_every_secret_of_the_file_is_documented() -> None:
-    needed = set(re.findall(r"\$\{(\w+):\?", (DEPLOY / "docker-compose.yml").read_text("utf-8")))
+    needed = set(re.findall(r"\$\{(\w+):\?", COMPOSE.read_text("utf-8")))
     (block,) = re.findall(r"sets\n```sh\n(.*?)```", DOCUMENTED, re.DOTALL)
     assert set(re.findall(r"^(\w+)=", block, re.MULTILINE)) == needed
 
@@ -81,17 +78,9 @@ def server() -> Iterator[Server]:
 
 
 def _make_databases(server: Server, **passwords: str) -> None:
-    environment = {
-        "PATH": f"{server.tools}:{os.environ['PATH']}",
-        "PGHOST": "127.0.0.1",
-        "PGPORT": str(server.port),
-        "PGUSER": "postgres",
-        "PGPASSWORD": PASSWORD,
-        **POLICIES,
-        **passwords,
-    }
-    words = ["sh", str(DEPLOY / "compose/databases.sh")]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, cwd="/")
+    place = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": "postgres", "PGPASSWORD": PASSWORD}
+    environment = {"PATH": f"{server.tools}:{os.environ['PATH']}", **place, **POLICIES, **passwords}
+    done = ran("sh", DEPLOY / "compose/databases.sh", env=environment, cwd="/")
     assert done.returncode == 0, done.stderr
     assert not set(passwords.values()) & set((done.stdout + done.stderr).split())
 
@@ -107,13 +96,11 @@ def test_databases_have_roles_of_their_own(server: Server) -> None:
             cursor.execute("CREATE TABLE mine (x INT)")
             cursor.execute("SELECT rolsuper OR rolcreatedb OR rolcreaterole FROM pg_roles WHERE rolname = current_user")
             assert cursor.fetchone() == (False,)
-    for wrong in (
-        {"user": "tidemark", "password": "first", "dbname": "tidemark"},
-        {"user": "tidemark", "password": "it's \\ 'new'", "dbname": "dagster"},
-        {"user": "dagster", "password": "second", "dbname": "tidemark"},
-    ):
+    for role, password, name in (
+        ("tidemark", "first", "tidemark"), ("tidemark", "it's \\ 'new'", "dagster"), ("dagster", "second", "tidemark"),
+    ):  # fmt: skip
         with pytest.raises(psycopg2.OperationalError):
-            psycopg2.connect(**place, **wrong)
+            psycopg2.connect(**place, user=role, password=password, dbname=name)
 
 
 _MC = """#!/bin/sh
@@ -133,13 +120,11 @@ def _make_buckets(folder: Path, **more: str) -> int:
     fake.write_text(_MC)
     fake.chmod(0o755)
     environment = {"PATH": f"{fake.parent}:/usr/bin:/bin", "TOLD": str(folder), "TMPDIR": str(folder)}
-    keys = {
-        "OBJECTS_USER": "loads",
-        "OBJECTS_PASSWORD": "of-the-user",
-        "MC_HOST_here": "http://a:of-the-admin@objects:9000",
-    }
-    words = ["sh", str(DEPLOY / "compose/buckets.sh")]
-    return subprocess.run(words, env=environment | keys | POLICIES | more, check=False, cwd="/").returncode
+    keys = {"OBJECTS_USER": "loads", "OBJECTS_PASSWORD": "of-the-user"}
+    admin = {"MC_HOST_here": "http://a:of-the-admin@objects:9000"}
+    return ran(
+        "sh", DEPLOY / "compose/buckets.sh", env=environment | keys | admin | POLICIES | more, cwd="/"
+    ).returncode
 
 
 def test_the_user_of_the_store_has_the_rights_of_the_policies(tmp_path: Path) -> None:
@@ -154,12 +139,10 @@ def test_the_user_of_the_store_has_the_rights_of_the_policies(tmp_path: Path) ->
         assert f"admin policy attach here tidemark-{work} --user loads" in words
         expected = (DEPLOY / "policies" / f"s3-{work}.json").read_text("utf-8")
         for theirs, ours in (
-            ("company-exports/analytics", landing),
-            ("company-lake/tidemark", warehouse),
-            ("company-exports", landing.partition("/")[0]),
-            ("company-lake", warehouse.partition("/")[0]),
+            ("company-exports/analytics", landing), ("company-lake/tidemark", warehouse),
+            ("company-exports", landing.partition("/")[0]), ("company-lake", warehouse.partition("/")[0]),
             ('"analytics/', f'"{landing.partition("/")[2]}/'),
-        ):
+        ):  # fmt: skip
             expected = expected.replace(theirs, ours)
         assert json.loads((tmp_path / f"tidemark-{work}").read_text()) == json.loads(expected)
 

@@ -22,7 +22,8 @@ from tests.support.s3 import BUCKET
 
 ALL = sorted(path.stem for path in FOLDER.glob("*.json"))
 PLACE = f"arn:aws:s3:::{BUCKET}"
-WRITES = ("s3:PutObject", "s3:DeleteObject")
+REFINED = "warehouse/refined/events/data/a.parquet"
+RECOVERED = "exports/10001-backfill/10001-backfill_2026-02-02_4#0.json.gz"
 
 
 def test_policies_grant_no_more_than_their_place() -> None:
@@ -39,19 +40,10 @@ def test_policies_grant_no_more_than_their_place() -> None:
 
 @pytest.mark.parametrize(
     ("name", "may_write"),
-    [
-        ("s3-load", {"warehouse/refined/events/data/a.parquet"}),
-        ("s3-recover", {"exports/10001-backfill/10001-backfill_2026-02-02_4#0.json.gz"}),
-        ("s3-split", {"exports/10001-backfill/10001-backfill_2026-02-02_4#0.json.gz"}),
-        ("s3-inspect", set()),
-    ],
+    [("s3-load", {REFINED}), ("s3-recover", {RECOVERED}), ("s3-split", {RECOVERED}), ("s3-inspect", set())],
 )
 def test_each_writes_its_own_place_alone(name: str, may_write: set[str]) -> None:
-    keys = {
-        "warehouse/refined/events/data/a.parquet",
-        "exports/10001-backfill/10001-backfill_2026-02-02_4#0.json.gz",
-        "exports/10001/10001_2026-02-02_4#0.json.gz",
-    }
+    keys = {REFINED, RECOVERED, "exports/10001/10001_2026-02-02_4#0.json.gz"}
     grants = policy(name)
     assert {key for key in keys if not refused(grants, [Asked("s3:PutObject", f"{PLACE}/{key}")])} == may_write
 
@@ -59,11 +51,8 @@ def test_each_writes_its_own_place_alone(name: str, may_write: set[str]) -> None
 def test_the_evaluator_names_what_is_refused_and_what_is_granted_for_nothing() -> None:
     asked = [Asked("s3:GetObject", f"{PLACE}/exports/a"), Asked("s3:PutObject", f"{PLACE}/exports/a")]
     assert refused(policy("s3-load"), asked) == [f"s3:PutObject {PLACE}/exports/a"]
-    assert unneeded(policy("s3-recover"), asked) == [
-        "ListLanding s3:ListBucket",
-        "WriteRecovered s3:GetObject",
-        "WriteRecovered s3:PutObject",
-    ]
+    written = [f"WriteRecovered s3:{verb}Object" for verb in ("Get", "Put")]
+    assert unneeded(policy("s3-recover"), asked) == ["ListLanding s3:ListBucket", *written]
 
 
 def _make_ledger(url: str) -> None:
