@@ -24,9 +24,8 @@ from pipeline_assets.domain.deliveries import QuarantineReason, in_words
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
-from pipeline_assets.load.deliveries.arrivals import judge_absent
 from pipeline_assets.orchestration.assets import KINDS
-from tests.unit.load.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, a_record, markers_of, plan_of
+from tests.unit.load.test_batches import BATCH, DAY, PROJECT, a_delivery, a_record, absent_of, markers_of, plan_of
 
 SETTINGS = Settings()
 _next_baseline = partial(next_baseline, content="", was_final=True, settings=SETTINGS)
@@ -331,7 +330,7 @@ def test_a_reason_says_what_it_lets_go_and_where_it_is_not_needed() -> None:
 @pytest.mark.parametrize(("hours", "is_let_go"), [([], True), (range(23), True), (range(24), False)])
 def test_a_day_is_let_go_whole_only_where_it_lacks_anything(hours: list[int], is_let_go: bool) -> None:
     plan = plan_of(markers=markers_of(hours), reasons={DAY: "the app was down"})
-    verdict = judge_absent(plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=SOON)
+    verdict = absent_of(plan)
     record = plan.record(*verdict, Settings())
     assert record.is_loss_accepted is is_let_go
     assert ("is let go whole" in replace(plan, verdict=verdict).told_loss(Settings())) is is_let_go

@@ -36,7 +36,7 @@ from tests.support.cases import cases
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)
-BATCH = BatchKey(Source.REGULAR, PROJECT, DAY)
+BATCH, BACKFILL = (BatchKey(source, PROJECT, DAY) for source in (Source.REGULAR, Source.BACKFILL))
 DEADLINE = datetime(2026, 2, 5, tzinfo=UTC)
 SOON = datetime(2026, 2, 20, tzinfo=UTC)
 """Past the deadline, inside the redelivery horizon."""
@@ -44,6 +44,7 @@ LATER = datetime(2026, 6, 1, tzinfo=UTC)
 FIRST_LOAD, SECOND_LOAD = "2026-02-02T11:00:00+00:00", "2026-02-02T12:00:00+00:00"
 """When the ledger recorded the deliveries."""
 CODE = "parser 1"
+RECONCILED = Evaluation(Check.DELIVERY_RECONCILES, True)
 GRAMMAR = KeyGrammar("{prefix}_{date}_{hour}_complete")
 _SHELL: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
 
@@ -54,20 +55,9 @@ def a_delivery(hour: int = 10, shard: int = 1, *, etag: str = "e1", batch: Batch
 
 def a_record(hour: int = 10, shard: int = 1, *, batch: BatchKey = BATCH, **changes: Any) -> DeliveryRecord:
     record = DeliveryRecord(
-        batch,
-        GRAMMAR.format_delivery(batch, hour, shard),
-        "e1",
-        size_bytes=100,
-        sha256="bytes of e1",
-        lines=5,
-        rows=5,
-        quarantined=0,
-        blank=0,
-        error=None,
-        is_accepted=True,
-        code_version=CODE,
-        recorded_at=FIRST_LOAD,
-    )
+        batch, GRAMMAR.format_delivery(batch, hour, shard), "e1", size_bytes=100, sha256="bytes of e1", lines=5, rows=5,
+        quarantined=0, blank=0, error=None, is_accepted=True, code_version=CODE, recorded_at=FIRST_LOAD,
+    )  # fmt: skip
     return replace(record, **changes)
 
 
@@ -80,46 +70,35 @@ def markers_of(hours: Iterable[int], *, batch: BatchKey = BATCH) -> tuple[Marker
 
 
 def plans_of(
-    listed: Sequence[Delivery] = (),
-    recorded: Sequence[DeliveryRecord] = (),
-    *,
-    refused: Sequence[DeliveryRecord] = (),
-    markers: Sequence[Marker] = (),
-    priors: Sequence[BatchRecord] = (),
-    exclusions: Sequence[Exclusion] = (),
-    reasons: Mapping[date, str] | None = None,
-    days: Sequence[date] = (DAY,),
-    projects: Sequence[str] = (PROJECT,),
-    now: datetime = SOON,
-    code: str = CODE,
-    read_again: Mapping[BatchKey, bool] = MappingProxyType({}),
+    listed: Sequence[Delivery] = (), recorded: Sequence[DeliveryRecord] = (), *,
+    refused: Sequence[DeliveryRecord] = (), markers: Sequence[Marker] = (), priors: Sequence[BatchRecord] = (),
+    exclusions: Sequence[Exclusion] = (), reasons: Mapping[date, str] | None = None, projects: Sequence[str] = (PROJECT,),
+    now: datetime = SOON, code: str = CODE, read_again: Mapping[BatchKey, bool] = MappingProxyType({}),
     relocated: Relocated = Relocated(),  # noqa: B008 - a frozen value
-    source: Source = Source.REGULAR,
-    odd: Sequence[UnrecognizedObject] = (),
-    **settings: Any,
-) -> dict[BatchKey, BatchPlan]:
+    source: Source = Source.REGULAR, odd: Sequence[UnrecognizedObject] = (), **settings: Any,
+) -> dict[BatchKey, BatchPlan]:  # fmt: skip
+    excluded = {e.object_key: [one for one in exclusions if one.object_key == e.object_key] for e in exclusions}
+    loaded, bad = ({r.object_key: r for r in records} for records in (recorded, refused))
     return plan_batches(
-        source,
-        projects,
-        days,
-        Listing(tuple(listed), tuple(markers), tuple(odd)),
-        Recorded(
-            {r.object_key: r for r in recorded},
-            {r.object_key: r for r in refused},
-            {b.key: b for b in priors},
-            {e.object_key: [one for one in exclusions if one.object_key == e.object_key] for e in exclusions},
-            relocated,
-        ),
-        Settings(**settings),
-        now,
-        code_version=code,
-        read_again=read_again,
+        source, projects, (DAY,), Listing(tuple(listed), tuple(markers), tuple(odd)),
+        Recorded(loaded, bad, {b.key: b for b in priors}, excluded, relocated), Settings(**settings), now,
+        code_version=code, read_again=read_again,
         accepted_reasons={Slice(day, PROJECT): reason for day, reason in (reasons or {}).items()},
-    )
+    )  # fmt: skip
 
 
 def plan_of(*args: Any, **options: Any) -> BatchPlan:
     return plans_of(*args, **options)[replace(BATCH, source=options.get("source", Source.REGULAR))]
+
+
+def absent_of(
+    plan: BatchPlan, now: datetime = SOON, *, first: date | None = DAY, is_elsewhere: bool = False
+) -> tuple[BatchVerdict, Evaluation]:
+    return judge_absent(plan, is_other_source_there=is_elsewhere, first_arrival=first, settings=Settings(), now=now)
+
+
+def recovered_of(*hours: int, deliveries: int = 1) -> BatchRecord:
+    return BatchRecord(BACKFILL, BatchVerdict.ACCEPTED, deliveries=deliveries, hours=hours)
 
 
 def arrivals_of(plans: Mapping[BatchKey, BatchPlan]) -> ArrivalStatus:
@@ -149,21 +128,15 @@ def test_every_batch_that_is_asked_for_listed_marked_or_recorded_has_a_plan() ->
     listed, marked, recorded, refused = (
         BatchKey(Source.REGULAR, PROJECT, DAY + timedelta(days=shift)) for shift in (1, 2, 3, -1)
     )
-    plans = plans_of(
-        [a_delivery(batch=listed)],
-        [a_record(batch=recorded)],
-        refused=[a_record(batch=refused)],
-        markers=markers_of([3], batch=marked),
-        projects=[PROJECT, "10002"],
-    )
+    known = {"refused": [a_record(batch=refused)], "markers": markers_of([3], batch=marked)}
+    plans = plans_of([a_delivery(batch=listed)], [a_record(batch=recorded)], projects=[PROJECT, "10002"], **known)
     asked = {BATCH, BatchKey(Source.REGULAR, "10002", DAY)}
     assert plans.keys() == asked | {listed, marked, recorded, refused}
     assert ({key for key, plan in plans.items() if plan.is_requested}, plans[marked].hours_marked) == (asked, {3})
 
 
 def test_a_plan_knows_its_own_standing_and_not_the_other_sources() -> None:
-    own = BatchRecord(BATCH, BatchVerdict.ACCEPTED)
-    other = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), BatchVerdict.REFUSED)
+    own, other = BatchRecord(BATCH, BatchVerdict.ACCEPTED), BatchRecord(BACKFILL, BatchVerdict.REFUSED)
     assert plan_of(priors=[own, other]).prior == own
     assert plan_of(priors=[other]).prior is None
 
@@ -190,9 +163,7 @@ def test_an_object_is_read_once_per_version_and_again_by_another_parser_where_li
     recorded = [] if record is None else [a_record(**record)]
     plan = plan_of([a_delivery()], recorded)
     assert plan.changed == ((a_delivery(),) if is_read else ())
-    assert plan.needs_work is is_read
-    assert not plan.withdrawn
-    assert not plan.missing
+    assert (plan.needs_work, plan.withdrawn, plan.missing) == (is_read, (), ())
 
 
 def test_changed_objects_come_in_order_of_hours() -> None:
@@ -235,8 +206,7 @@ def test_a_refused_version_hides_nothing(listed: str | None, changed: bool, stal
     plan = plan_of(deliveries, [a_record(), other[1]], refused=[refused])
     assert [delivery.etag for delivery in plan.changed] == ([listed] if changed else [])
     assert plan.stale_refusals == ([refused.object_key] if stale else [])
-    assert plan.withdrawn == ((refused.object_key,) if listed is None else ())
-    assert plan.needs_work
+    assert (plan.withdrawn, plan.needs_work) == ((refused.object_key,) if listed is None else (), True)
 
 
 def test_a_refused_object_that_goes_away_is_forgotten_and_misses_nobody() -> None:
@@ -247,6 +217,7 @@ def test_a_refused_object_that_goes_away_is_forgotten_and_misses_nobody() -> Non
     assert plan.needs_work
 
 
+Shards = list[tuple[int, int]]
 BOTH = [(9, 1), (10, 1), (10, 2)]
 
 
@@ -265,15 +236,11 @@ BOTH = [(9, 1), (10, 1), (10, 2)]
     },
 )
 def test_an_hour_that_lists_a_new_object_was_rewritten_and_any_other_is_missing(
-    recorded: list[tuple[int, int]],
-    listed: list[tuple[int, int]],
-    missing: list[tuple[int, int]],
-    withdrawn: list[tuple[int, int]],
+    recorded: Shards, listed: Shards, missing: Shards, withdrawn: Shards
 ) -> None:
     plan = plan_of([a_delivery(*one) for one in listed], [a_record(*one) for one in recorded])
     assert (hours_of(plan, plan.missing), hours_of(plan, plan.withdrawn)) == (missing, withdrawn)
-    if missing:
-        assert not plan.needs_work
+    assert not (missing and plan.needs_work)
 
 
 def test_an_hour_that_brought_no_rows_is_not_missed() -> None:
@@ -291,9 +258,7 @@ def test_markers_alone_do_not_make_an_hour_there() -> None:
 
 def test_what_is_missing_stops_the_whole_batch() -> None:
     plan = plan_of([a_delivery(9, etag="e2"), a_delivery(11)], [a_record(9), a_record(10)])
-    assert len(plan.changed) == 2
-    assert plan.missing
-    assert not plan.needs_work
+    assert (len(plan.changed), len(plan.missing), plan.needs_work) == (2, 1, False)
 
 
 pairs = st.sets(st.tuples(st.integers(0, 4), st.integers(1, 3)))
@@ -303,18 +268,13 @@ pairs = st.sets(st.tuples(st.integers(0, 4), st.integers(1, 3)))
 def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there(
     recorded: set[tuple[int, int]], listed: set[tuple[int, int]], is_accepted: bool
 ) -> None:
-    plan = plan_of(
-        [a_delivery(*one) for one in listed],
-        [a_record(*one) for one in recorded],
-        reasons={DAY: "why"} if is_accepted else None,
-    )
+    reasons = {DAY: "why"} if is_accepted else None
+    plan = plan_of([a_delivery(*one) for one in listed], [a_record(*one) for one in recorded], reasons=reasons)
     missing, withdrawn = set(hours_of(plan, plan.missing)), set(hours_of(plan, plan.withdrawn))
-    gone = recorded - listed
+    gone, rewritten = recorded - listed, {hour for hour, _ in listed - recorded}
     assert missing | withdrawn <= gone
     assert withdrawn == (set() if missing else gone)
-    assert missing == (
-        set() if is_accepted else {one for one in gone if one[0] not in {hour for hour, _ in listed - recorded}}
-    )
+    assert missing == (set() if is_accepted else {one for one in gone if one[0] not in rewritten})
     assert not (missing and plan.needs_work)
 
 
@@ -326,11 +286,7 @@ def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there
         "delivered by a former attempt of this load": ({}, {"recorded_at": THIS_LOAD}, True),
         "another version": ({"etag": "e2"}, {}, True),
         "bytes that nobody knows": ({"etag": "e2"}, {"sha256": None}, False),
-        "bytes that nobody knows, of a later load": (
-            {"etag": "e2"},
-            {"sha256": None, "recorded_at": SECOND_LOAD},
-            True,
-        ),
+        "as these, of a later load": ({"etag": "e2"}, {"sha256": None, "recorded_at": SECOND_LOAD}, True),
     },
 )
 def test_what_was_delivered_after_an_object_lets_it_go(
@@ -353,17 +309,15 @@ def test_the_same_bytes_under_another_etag_are_no_new_delivery() -> None:
     assert plan.needs_work
     copied = a_record(shard=2, etag="copied")
     verdict, evaluation = verdict_of(plan, copied)
-    assert (verdict, evaluation.reason) == (
-        BatchVerdict.REFUSED, f"deliveries missing from landing: 1, first {a_record().object_key}"
-    )  # fmt: skip
-    assert "--accept-missing" in str(evaluation.hint)
-    assert "tidemark recover" in str(evaluation.hint)
+    said = f"deliveries missing from landing: 1, first {a_record().object_key}"
+    assert (verdict, evaluation.reason) == (BatchVerdict.REFUSED, said)
+    assert all(remedy in str(evaluation.hint) for remedy in ("--accept-missing", "tidemark recover"))
     prior = plan.record(verdict, evaluation, Settings())
     again = plan_of([a_delivery(shard=2, etag="copied")], [a_record(), copied], priors=[prior])
     assert (again.is_repeated_refusal, again.needs_work) == (True, False)
 
-    verdict, evaluation = verdict_of(plan, a_record(shard=2, etag="copied", sha256="others", recorded_at=THIS_LOAD))
-    assert verdict is BatchVerdict.ACCEPTED, evaluation.reason
+    others = a_record(shard=2, etag="copied", sha256="others", recorded_at=THIS_LOAD)
+    assert verdict_of(plan, others)[0] is BatchVerdict.ACCEPTED
 
 
 def a_day(**changes: Any) -> list[DeliveryRecord]:
@@ -381,11 +335,13 @@ def listed_of(records: Sequence[DeliveryRecord], but: Sequence[tuple[int, int]] 
     return [one for one in parsed if isinstance(one, Delivery) and one.key not in names]
 
 
+FIRST_SHARDS = [(hour, 1) for hour in range(24)]
+
+
 def test_the_share_of_rows_that_vanished_is_bounded() -> None:
     """Scenario: the first shards of every hour, or of one, are gone; the vendor rewrites the hour.
     Outcome: beyond the bound the batch is refused until accepted, and read once; replaced rows are no loss."""
-    day = a_day()
-    gone = [(hour, 1) for hour in range(24)]
+    day, gone = a_day(), FIRST_SHARDS
     plan = plan_of(listed_of(day, gone), day)
     assert (len(plan.withdrawn), plan.missing) == (24, ())
     verdict, evaluation = verdict_of(plan)
@@ -444,8 +400,7 @@ def test_an_hour_that_an_earlier_load_read_anew_loses_nothing(
 
 def test_rows_that_an_unreadable_version_takes_are_bounded_too() -> None:
     """Outcome: the tolerated unreadable object's rows count as vanished, and the refusal stands until accepted."""
-    tolerant = {"max_unreadable_objects": 1}
-    day = a_day()
+    tolerant, day = {"max_unreadable_objects": 1}, a_day()
     listed = [*listed_of(day, [(5, 1)]), a_delivery(5, 1, etag="e2")]
     bad = a_record(5, 1, etag="e2", sha256="x", rows=0, lines=0, error="truncated_gzip", recorded_at=THIS_LOAD)
     plan = plan_of(listed, day, **tolerant)
@@ -465,11 +420,7 @@ def test_rows_that_an_unreadable_version_takes_are_bounded_too() -> None:
 
 def test_many_small_losses_of_a_batch_count_together() -> None:
     """Scenario: two losses within the bound. Outcome: the second is refused for the sum, which an acceptance resets."""
-    first = [
-        a_record(hour, shard, rows=100, lines=100, recorded_at=(FIRST_LOAD, SECOND_LOAD)[shard - 1])
-        for hour in range(24)
-        for shard in (1, 2)
-    ]
+    first = [replace(one, rows=100, lines=100) for one in a_day() if one.rows]
     first += [a_record(hour, 3, rows=0, lines=0) for hour in range(24)]
     first[0], first[2] = (replace(one, rows=40, lines=40) for one in (first[0], first[2]))
     plan = plan_of(listed_of(first, [(0, 1)]), first)
@@ -507,26 +458,21 @@ def test_small_batches_that_lose_rows_together_are_bounded_together() -> None:
     assert {verdict for verdict, _ in judged.values()} == {BatchVerdict.REFUSED}
     told = {evaluation.reason for _, evaluation in judged.values()}
     assert all("rows vanished from landing: 200 of 400 (50.0%) in 10 small batches" in str(one) for one in told)
-    few = dict(list(plans.items())[:5])
-    judged = judge(few, {}, {}, Settings())
+    judged = judge(dict(list(plans.items())[:5]), {}, {}, Settings())
     assert {verdict for verdict, _ in judged.values()} == {BatchVerdict.ACCEPTED}, "100 rows"
 
 
 def test_rows_that_leave_by_an_exclusion_never_count() -> None:
-    day = a_day()
-    gone = [(hour, 1) for hour in range(24)]
-    plan = plan_of(listed_of(day), day, exclusions=[an_exclusion(*one) for one in gone])
-    assert (len(plan.withdrawn), verdict_of(plan)[0]) == (24, BatchVerdict.ACCEPTED)
-    # Nor where landing lost them since.
-    plan = plan_of(listed_of(day, gone), day, exclusions=[an_exclusion(*one) for one in gone])
-    assert (len(plan.withdrawn), verdict_of(plan)[0]) == (24, BatchVerdict.ACCEPTED)
+    """Nor where landing lost them since."""
+    day, exclusions = a_day(), [an_exclusion(*one) for one in FIRST_SHARDS]
+    for listed in (listed_of(day), listed_of(day, FIRST_SHARDS)):
+        plan = plan_of(listed, day, exclusions=exclusions)
+        assert (len(plan.withdrawn), verdict_of(plan)[0]) == (24, BatchVerdict.ACCEPTED)
 
 
 def test_rows_that_the_other_prefix_lists_with_the_same_bytes_never_count() -> None:
-    day = a_day()
-    gone = [(hour, 1) for hour in range(24)]
-    arrived = frozenset(GRAMMAR.format_delivery(BATCH, *one) for one in gone)
-    plan = plan_of(listed_of(day, gone), day, relocated=Relocated(arrived))
+    day, arrived = a_day(), frozenset(GRAMMAR.format_delivery(BATCH, *one) for one in FIRST_SHARDS)
+    plan = plan_of(listed_of(day, FIRST_SHARDS), day, relocated=Relocated(arrived))
     assert (len(plan.withdrawn), plan.missing, verdict_of(plan)[0]) == (24, (), BatchVerdict.ACCEPTED)
 
 
@@ -561,16 +507,17 @@ def test_past_the_horizon_new_versions_are_still_taken_and_nothing_leaves_even_w
 def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it() -> None:
     """Outcome: the object is read again; if landing lost it, the batch is refused until accepted."""
     damaged = replace(a_record(10), etag=f"{DAMAGED}e1", sha256=None)
-    assert plan_of([a_delivery(9), a_delivery(10)], [a_record(9), damaged], now=LATER).changed == (a_delivery(10),)
-    lost = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER)
+    there, held = [a_delivery(9)], [a_record(9), a_record(10)]
+    assert plan_of([*there, a_delivery(10)], [held[0], damaged], now=LATER).changed == (a_delivery(10),)
+    lost = plan_of(there, [held[0], damaged], now=LATER)
     assert (lost.missing, lost.withdrawn) == ((damaged.object_key,), ())
-    let_go = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER, reasons={DAY: "expired"})
+    let_go = plan_of(there, [held[0], damaged], now=LATER, reasons={DAY: "expired"})
     assert (let_go.missing, let_go.withdrawn) == ((), (damaged.object_key,))
 
-    again = plan_of([a_delivery(9)], [a_record(9), a_record(10)], now=LATER, read_again={BATCH: True})
-    assert (again.changed, again.missing, again.known_bytes) == ((a_delivery(9),), (a_record(10).object_key,), {})
-    of_lines = plan_of([a_delivery(9)], [a_record(9), a_record(10)], now=LATER, read_again={BATCH: False})
-    assert (of_lines.changed, of_lines.missing, of_lines.withdrawn) == ((a_delivery(9),), (), ())
+    again = plan_of(there, held, now=LATER, read_again={BATCH: True})
+    assert (again.changed, again.missing, again.known_bytes) == (tuple(there), (held[1].object_key,), {})
+    of_lines = plan_of(there, held, now=LATER, read_again={BATCH: False})
+    assert (of_lines.changed, of_lines.missing, of_lines.withdrawn) == (tuple(there), (), ())
 
 
 def test_a_reason_turns_missing_into_withdrawn_on_its_own_day_only() -> None:
@@ -583,14 +530,10 @@ def test_a_reason_turns_missing_into_withdrawn_on_its_own_day_only() -> None:
     assert plans[other].accepted_reason is None
 
 
-def test_a_reason_empties_a_batch_that_is_gone_whole() -> None:
+def test_a_reason_empties_a_batch_that_is_gone_whole_and_changes_nothing_where_nothing_is_gone() -> None:
     plan = plan_of([], [a_record(9), a_record(10)], reasons={DAY: "a test project"})
     assert (len(plan.withdrawn), plan.needs_work) == (2, True)
-
-
-def test_a_reason_where_nothing_is_gone_changes_nothing() -> None:
-    plan = plan_of([a_delivery()], [a_record()], reasons={DAY: "for all tables"})
-    assert not plan.needs_work
+    assert not plan_of([a_delivery()], [a_record()], reasons={DAY: "for all tables"}).needs_work
 
 
 @cases(
@@ -628,7 +571,7 @@ def test_a_day_is_complete_when_closed_or_empty(
     listed: list[Delivery], hours: Iterable[int], now: datetime, said: str | None
 ) -> None:
     plan = plan_of(listed, markers=markers_of(hours), now=now)
-    record = plan.record(BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True), Settings())
+    record = plan.record(BatchVerdict.ACCEPTED, RECONCILED, Settings())
     complete = next(e for e in record.evaluations if e.check == Check.DELIVERY_COMPLETE)
     assert (complete.is_passed, complete.reason) == (said is None, said)
     assert (record.deliveries, record.hours_delivered) == (len(listed), len(listed))
@@ -654,7 +597,7 @@ def test_hours_that_never_came_are_told_after_the_deadline_where_the_exporter_wr
 ) -> None:
     monkeypatch.setenv("TIDEMARK_PROJECTS", PROJECT)
     plan = plan_of([a_delivery()], markers=markers, **settings)
-    record = plan.record(BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True), Settings(**settings))
+    record = plan.record(BatchVerdict.ACCEPTED, RECONCILED, Settings(**settings))
     _, complete = record.evaluations
     assert (record.is_closed, complete.is_passed, record.partial_hours is not None) == (True, not is_told, is_told)
     assert lacks_hours(record, None) is is_told
@@ -665,32 +608,27 @@ def test_hours_that_never_came_are_told_after_the_deadline_where_the_exporter_wr
 
 
 def _judged_as(plan: BatchPlan, **settings: Any) -> BatchRecord:
-    verdict, evaluation = judge({BATCH: plan}, {}, {}, Settings(**settings))[BATCH]
-    return plan.record(verdict, evaluation, Settings(**settings))
+    return plan.record(*verdict_of(plan, **settings), Settings(**settings))
 
 
 def test_hours_that_never_came_are_recovered_or_let_go_and_stay_so_until_another_one_is_missing() -> None:
     """Outcome: recovered hours count; accepted ones stay accepted; a further loss is reported."""
-    came = [a_delivery(hour) for hour in range(12)]
-    held = [a_record(hour) for hour in range(12)]
+    came, held = [a_delivery(hour) for hour in range(12)], [a_record(hour) for hour in range(12)]
     marked = markers_of(range(12))
-    told = _judged_as(plan_of(came, held, markers=marked))
-    assert lacks_hours(told, None)
-    recovered = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=1, hours=(12,))
-    assert lacks_hours(told, recovered)
-    assert plan_of(came, held, markers=marked, priors=[told, recovered]).partial_hours == 13
-    whole = replace(recovered, hours=tuple(range(12, 24)), deliveries=0)
-    assert not lacks_hours(told, whole)
-    assert not lacks_hours(_judged_as(plan_of(came, held, markers=marked, priors=[told, whole])), whole)
+    plan: Any = partial(plan_of, came, held, markers=marked)
+    told, recovered, whole = _judged_as(plan()), recovered_of(12), recovered_of(*range(12, 24), deliveries=0)
+    assert [lacks_hours(told, other) for other in (None, recovered, whole)] == [True, True, False]
+    assert plan(priors=[told, recovered]).partial_hours == 13
+    assert not lacks_hours(_judged_as(plan(priors=[told, whole])), whole)
 
-    let_go = _judged_as(plan_of(came, held, markers=marked, priors=[told], reasons={DAY: "it was off"}))
+    let_go = _judged_as(plan(priors=[told], reasons={DAY: "it was off"}))
     assert (let_go.is_loss_accepted, let_go.evaluations[1].is_passed, lacks_hours(let_go, None)) == (True, True, False)
     assert let_go.reason == "hours of a regular export never came, and any source holds 12 of 24 hours: it was off"
-    again = _judged_as(plan_of(came, held, markers=marked, priors=[let_go]))
+    again = _judged_as(plan(priors=[let_go]))
     assert (again.reason, lacks_hours(again, None)) == (let_go.reason, False)
     fewer = _judged_as(plan_of(came[1:], held[1:], markers=marked[1:], priors=[let_go]))
     assert lacks_hours(fewer, None)
-    open_day = _judged_as(plan_of(came, held, markers=marked, now=DEADLINE, reasons={DAY: "it was off"}))
+    open_day = _judged_as(plan(now=DEADLINE, reasons={DAY: "it was off"}))
     assert (open_day.is_loss_accepted, open_day.evaluations[1].reason) == (False, "12 of 24 hours have no marker yet")
     # Past the horizon landing's markers may be gone with its objects; raw is the archive.
     archived = plan_of(recorded=held, now=LATER, priors=[replace(told, hours=tuple(range(24)))])
@@ -723,8 +661,8 @@ def test_hours_before_a_project_began_are_not_missing() -> None:
     assert plan.from_its_start(None).partial_hours == 10
     short = plan_of(came[:-1], markers=markers_of(range(14, 23)))
     assert short.from_its_start(DAY).partial_hours == 23
-    recovered = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=1, hours=(3,))
-    assert plan_of(came, markers=markers_of(range(14, 24)), priors=[recovered]).from_its_start(DAY).partial_hours == 11
+    recovered = plan_of(came, markers=markers_of(range(14, 24)), priors=[recovered_of(3)])
+    assert recovered.from_its_start(DAY).partial_hours == 11
 
 
 def _odd(end: str, hour: int = 7, size_bytes: int = 9) -> UnrecognizedObject:
@@ -738,9 +676,10 @@ def _odd(end: str, hour: int = 7, size_bytes: int = 9) -> UnrecognizedObject:
 )
 def test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete(hours_complete_by: str, marked: int) -> None:
     """Scenario: 24 markers, hour 7's name cut at the `#`. Outcome: the day lacks that hour and names the object."""
-    came, held, markers = [a_delivery(5)], [a_record(5)], markers_of(range(marked))
+    came, held = [a_delivery(5)], [a_record(5)]
     settings: dict[str, Any] = {"hours_complete_by": hours_complete_by}
-    plan = plan_of(came, held, markers=markers, odd=[_odd("")], **settings)
+    known: dict[str, Any] = {"markers": markers_of(range(marked)), **settings}
+    plan = plan_of(came, held, odd=[_odd("")], **known)
     told = _judged_as(plan, **settings)
     assert (lacks_hours(told, None), told.partial_hours, told.hours_marked) == (True, 23, max(0, marked - 1))
     complete = told.evaluations[1]
@@ -749,16 +688,13 @@ def test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete(hours_comp
     status = arrivals_of({BATCH: replace(plan, prior=told)})
     assert (status.due, "cannot be placed" in status.waiting[BATCH]) == ({}, True)
 
-    recovered = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=1, hours=(7,))
-    assert not lacks_hours(told, recovered)
-    let_go = plan_of(
-        came, held, markers=markers, odd=[_odd("")], priors=[told], reasons={DAY: "it is lost"}, **settings
-    )
+    assert not lacks_hours(told, recovered_of(7))
+    let_go = plan_of(came, held, odd=[_odd("")], priors=[told], reasons={DAY: "it is lost"}, **known)
     assert not lacks_hours(_judged_as(let_go, **settings), None)
-    mended = plan_of([*came, a_delivery(7)], held, markers=markers, priors=[told], **settings)
+    mended = plan_of([*came, a_delivery(7)], held, priors=[told], **known)
     assert not lacks_hours(mended.record(BatchVerdict.ACCEPTED, told.evaluations[0], Settings(**settings)), None)
     # Once moved away it is no object of the hour: the day is judged again unasked.
-    away = plan_of(came, held, markers=markers, priors=[told], **settings)
+    away = plan_of(came, held, priors=[told], **known)
     assert "lacked" in arrivals_of({BATCH: away}).due[BATCH]
 
 
@@ -778,9 +714,7 @@ def test_what_lies_beside_a_delivery_or_holds_nothing_makes_no_hour_incomplete(o
 def test_a_day_whose_every_object_cannot_be_placed_is_no_day_without_events() -> None:
     plan = plan_of(markers=markers_of(range(24)), odd=[_odd("")])
     for is_elsewhere in (False, True):
-        verdict, evaluation = judge_absent(
-            plan, is_other_source_there=is_elsewhere, first_arrival=DAY, settings=Settings(), now=SOON
-        )
+        verdict, evaluation = absent_of(plan, is_elsewhere=is_elsewhere)
         record = plan.record(verdict, evaluation, Settings())
         assert (verdict is BatchVerdict.REFUSED) is not is_elsewhere
         assert "cannot be placed" in " ".join(str(one.reason) for one in record.evaluations)
@@ -794,11 +728,10 @@ def test_a_project_that_begins_with_an_hour_that_cannot_be_placed_lacks_that_hou
 
 
 def test_a_recovery_with_an_object_that_cannot_be_placed_keeps_its_day_open() -> None:
-    backfill = replace(BATCH, source=Source.BACKFILL)
-    plan = BatchPlan(backfill, {"a": a_delivery(batch=backfill)}, unplaced={"b": 7}, is_closed=True)
-    record = plan.record(BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True), Settings())
-    assert is_short({backfill: record}, backfill)
-    assert not is_short({backfill: replace(record, evaluations=())}, backfill)
+    plan = BatchPlan(BACKFILL, {"a": a_delivery(batch=BACKFILL)}, unplaced={"b": 7}, is_closed=True)
+    record = plan.record(BatchVerdict.ACCEPTED, RECONCILED, Settings())
+    assert is_short({BACKFILL: record}, BACKFILL)
+    assert not is_short({BACKFILL: replace(record, evaluations=())}, BACKFILL)
 
 
 BROKEN = Evaluation(Check.DELIVERY_RECONCILES, False, "1 unreadable objects", "cure", {"unreadable_objects": 1})
@@ -831,8 +764,7 @@ def test_the_same_state_is_refused_only_once(changes: dict[str, Any], is_repeat:
     listed = [a_delivery()]
     plan = plan_of(**{"listed": listed, "priors": [refused_as(BROKEN, listed)]} | changes)
     assert plan.is_repeated_refusal is is_repeat
-    if is_repeat:
-        assert not plan.needs_work
+    assert not (is_repeat and plan.needs_work)
 
 
 @pytest.mark.parametrize("verdict", [BatchVerdict.ACCEPTED, BatchVerdict.WAITING, BatchVerdict.MOVED])
@@ -858,8 +790,7 @@ def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
     """Past the horizon raw is the archive and no hour is missing any more."""
     listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
     plan = plan_of(listed, recorded, priors=[refused_as(GONE, listed, recorded)], now=LATER)
-    assert not plan.missing
-    assert not plan.is_repeated_refusal
+    assert (plan.missing, plan.is_repeated_refusal) == ((), False)
 
 
 def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> None:
@@ -889,20 +820,11 @@ def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> N
 def test_a_day_without_deliveries(
     first_arrival: date | None, is_other_there: bool, hours: Iterable[int], now: datetime, verdict: BatchVerdict
 ) -> None:
-    found, evaluation = judge_absent(
-        plan_of(markers=markers_of(hours), now=now),
-        is_other_source_there=is_other_there,
-        first_arrival=first_arrival,
-        settings=Settings(),
-        now=now,
-    )
-    assert found is verdict
-    assert evaluation.check == Check.DELIVERY_RECONCILES
+    plan = plan_of(markers=markers_of(hours), now=now)
+    found, evaluation = absent_of(plan, now, first=first_arrival, is_elsewhere=is_other_there)
+    assert (found, evaluation.check) == (verdict, Check.DELIVERY_RECONCILES)
     assert evaluation.is_passed is (verdict is BatchVerdict.ACCEPTED)
     assert evaluation.figures["hours_marked"] == len(tuple(hours))
-
-
-RECOVERY = replace(BATCH, source=Source.BACKFILL)
 
 
 @pytest.mark.parametrize("source", Source)
@@ -920,15 +842,12 @@ def test_a_day_is_empty_by_its_markers_whichever_side_is_asked(
     source: Source, own: Iterable[int], others: Iterable[int], now: datetime, verdict: BatchVerdict
 ) -> None:
     """Outcome: with a marker in each hour the day is empty and good on either side; an earlier refusal is due once."""
-    asked, other = (
-        replace(BATCH, source=source),
-        replace(BATCH, source=next(one for one in Source if one is not source)),
-    )
+    asked, other = (BATCH, BACKFILL) if source is Source.REGULAR else (BACKFILL, BATCH)
     there = BatchRecord(other, BatchVerdict.ACCEPTED, hours_marked=len(tuple(others)), hours=tuple(others))
     refused = BatchRecord(asked, BatchVerdict.REFUSED, reason="no delivery")
     marked = markers_of(own, batch=asked)
     plan = plan_of(markers=marked, priors=[there, refused], now=now, source=source)
-    found, evaluation = judge_absent(plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=now)
+    found, evaluation = absent_of(plan, now)
     assert (found, evaluation.is_passed) == (verdict, verdict is BatchVerdict.ACCEPTED)
     assert plan.is_newly_empty is (verdict is BatchVerdict.ACCEPTED)
     record = plan.record(found, evaluation, Settings())
@@ -939,12 +858,8 @@ def test_a_day_is_empty_by_its_markers_whichever_side_is_asked(
 
 
 def test_a_day_without_deliveries_says_what_to_do() -> None:
-    waiting, refused, never = (
-        judge_absent(plan_of(now=now), is_other_source_there=False, first_arrival=first, settings=Settings(), now=now)[
-            1
-        ]
-        for now, first in ((DEADLINE, DAY), (LATER, DAY), (LATER, None))
-    )
+    asked = ((DEADLINE, DAY), (LATER, DAY), (LATER, None))
+    waiting, refused, never = (absent_of(plan_of(now=now), now, first=first)[1] for now, first in asked)
     assert waiting.reason == f"{BATCH}: nothing is delivered yet"
     assert "2026-02-05 00:00 UTC" in str(waiting.hint)
     assert refused.reason == f"{BATCH}: no delivery of either source, and the deadline has passed"
@@ -970,23 +885,20 @@ def test_a_refusal_of_what_cannot_be_read_names_the_recovery_of_the_day(source: 
     is_named = bool(error) and source is Source.REGULAR
     assert str(evaluation.hint).endswith(f"; or fetch it from the vendor: {command}") == is_named
     words = shlex.split(command)[2:]
-    assert {word for word in words if word.startswith("--")} <= {
-        option for parameter in _SHELL.commands["recover"].params for option in parameter.opts
-    }
+    options = {option for parameter in _SHELL.commands["recover"].params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
 
 
 def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
     """Markers expire with landing; an excluded object may too, and needs no horizon."""
-    prior = BatchRecord(BATCH, BatchVerdict.ACCEPTED, evaluations=(Evaluation(Check.DELIVERY_RECONCILES, True),))
+    prior = BatchRecord(BATCH, BatchVerdict.ACCEPTED, evaluations=(RECONCILED,))
     expected = [
         (plan_of(priors=[prior], now=LATER), LATER, BatchVerdict.ACCEPTED, None),
         (plan_of(priors=[prior], now=SOON), SOON, BatchVerdict.REFUSED, "no delivery of either source"),
         (plan_of(exclusions=[an_exclusion()], now=SOON), SOON, BatchVerdict.ACCEPTED, "1 excluded: a test account"),
     ]
     for plan, now, verdict, said in expected:
-        found, evaluation = judge_absent(
-            plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=now
-        )
+        found, evaluation = absent_of(plan, now)
         assert found is verdict
         assert (said or "") in (evaluation.reason or "")
 
@@ -1009,21 +921,14 @@ def test_an_excluded_version_is_not_read_and_its_rows_go(
     listed: Sequence[str], recorded: Sequence[str], excluded: Sequence[str], read: bool, removed: bool, now: datetime
 ) -> None:
     """Another object of the batch stays as it is."""
-    beside = a_delivery(9), a_record(9)
-    plan = plan_of(
-        [beside[0], *(a_delivery(etag=etag) for etag in listed)],
-        [
-            beside[1],
-            *(a_record(etag=etag, sha256=f"bytes of {etag}" if etag[:1] == "e" else None) for etag in recorded),
-        ],
-        exclusions=[an_exclusion(etag=etag) for etag in excluded],
-        now=now,
-    )
+    there = [a_delivery(9), *(a_delivery(etag=etag) for etag in listed)]
+    held = [a_record(etag=etag, sha256=f"bytes of {etag}" if etag[:1] == "e" else None) for etag in recorded]
+    exclusions = [an_exclusion(etag=etag) for etag in excluded]
+    plan = plan_of(there, [a_record(9), *held], exclusions=exclusions, now=now)
     key = a_delivery().key
     assert [delivery.key for delivery in plan.changed] == ([key] if read else [])
     assert plan.withdrawn == ((key,) if removed else ())
-    assert plan.missing == ()
-    assert plan.needs_work == (read or removed)
+    assert (plan.missing, plan.needs_work) == ((), read or removed)
     assert (key in plan.known_bytes) == (read and bool(recorded))
 
 
@@ -1066,9 +971,6 @@ def test_all_markers_of_a_regular_export_say_that_a_day_is_empty(
     assert not known.is_newly_empty
 
 
-COPY = BatchKey(Source.BACKFILL, PROJECT, DAY)
-
-
 def relocated_of(
     gone: Sequence[DeliveryRecord], there: Sequence[Delivery], loaded: Sequence[DeliveryRecord] = (),
     exclusions: Sequence[Exclusion] = (),
@@ -1081,13 +983,13 @@ def relocated_of(
 
 def test_a_moved_delivery_is_awaited_until_its_copy_is_loaded_and_then_leaves() -> None:
     """Outcome: the hour's rows stay until the copy is loaded, then they leave; the hour is never missing."""
-    gone, copy = a_record(), a_delivery(batch=COPY)
+    gone, copy = a_record(), a_delivery(batch=BACKFILL)
     awaited = relocated_of([gone], [copy])
     assert awaited == Relocated(awaited=frozenset({gone.object_key}))
     waiting = plan_of([], [gone], relocated=awaited)
     assert (waiting.missing, waiting.withdrawn, waiting.needs_work) == ((), (), False)
 
-    arrived = relocated_of([gone], [copy], [a_record(batch=COPY)])
+    arrived = relocated_of([gone], [copy], [a_record(batch=BACKFILL)])
     assert arrived == Relocated(arrived=frozenset({gone.object_key}))
     for now in (SOON, LATER):
         leaving = plan_of([], [gone], relocated=arrived, now=now)
@@ -1105,15 +1007,15 @@ def test_a_moved_delivery_hides_no_loss() -> None:
 @cases(
     ("there", "loaded", "exclusions"),
     {
-        "nothing listed": ([], [a_record(batch=COPY)], []),
-        "another hour": ([a_delivery(hour=11, batch=COPY)], [], []),
-        "another shard": ([a_delivery(shard=2, batch=COPY)], [], []),
-        "another size": ([replace(a_delivery(batch=COPY), size_bytes=99)], [], []),
-        "other bytes": ([a_delivery(batch=COPY)], [a_record(batch=COPY, sha256="other bytes")], []),
-        "an excluded copy": (
-            [a_delivery(batch=COPY)],
+        "nothing listed": ([], [a_record(batch=BACKFILL)], []),
+        "another hour": ([a_delivery(hour=11, batch=BACKFILL)], [], []),
+        "another shard": ([a_delivery(shard=2, batch=BACKFILL)], [], []),
+        "another size": ([replace(a_delivery(batch=BACKFILL), size_bytes=99)], [], []),
+        "other bytes": ([a_delivery(batch=BACKFILL)], [a_record(batch=BACKFILL, sha256="other bytes")], []),
+        "excluded": (
+            [a_delivery(batch=BACKFILL)],
             [],
-            [replace(an_exclusion(), object_key=a_delivery(batch=COPY).key)],
+            [replace(an_exclusion(), object_key=a_delivery(batch=BACKFILL).key)],
         ),
     },
 )
@@ -1126,5 +1028,5 @@ def test_what_is_no_copy_does_not_stand_for_a_delivery(
 def test_a_copy_under_an_ordinary_name_counts_too() -> None:
     """A move by hand keeps names, and the backfill prefix accepts them."""
     name = a_delivery().key.partition("/")[2]
-    copy = replace(a_delivery(batch=COPY), key=f"{COPY.source.prefix(PROJECT)}/{name}")
+    copy = replace(a_delivery(batch=BACKFILL), key=f"{BACKFILL.source.prefix(PROJECT)}/{name}")
     assert relocated_of([a_record()], [copy]).awaited == {a_record().object_key}

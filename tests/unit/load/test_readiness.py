@@ -10,21 +10,20 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import MISSING, BatchRecord
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.load.deliveries.arrivals import judge_absent
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, HourObservation, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import lacks_hours
 from pipeline_assets.orchestration.sensor_requests import Attempt, Cursor, Subject, admit, attempted
-from tests.unit.load.test_batches import BATCH, DAY, PROJECT, a_delivery, a_record, an_exclusion, markers_of, plans_of
+from tests.unit.load.test_batches import BATCH, a_delivery, a_record, absent_of, an_exclusion, markers_of, plans_of
 
+PROJECT, DAY, BACKFILL = BATCH.project_id, BATCH.arrival_date, replace(BATCH, source=Source.BACKFILL)
 NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
 PAST = datetime(2026, 2, 6, tzinfo=UTC)
 STATE = "state"
 QUIET: dict[str, Any] = {"hours_complete_by": Completeness.QUIET}
-TWO = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
+TWO = BatchRecord(BACKFILL, BatchVerdict.ACCEPTED, deliveries=2, hours=(3, 4))
 """A recovery of two hours."""
 
 
@@ -156,7 +155,7 @@ def test_a_recovery_that_was_asked_for_in_vain_is_due_once_the_regular_exports_t
     verdict: BatchVerdict,
 ) -> None:
     """Outcome: the day is loaded once more; one that nobody requested, or that still lacks hours, is not."""
-    asked = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), verdict)
+    asked = BatchRecord(BACKFILL, verdict)
     empty = BatchRecord(BATCH, BatchVerdict.ACCEPTED, hours_marked=24, hours=tuple(range(24)))
     told: dict[str, Any] = {"source": Source.BACKFILL, "now": PAST}
     assert a_status(priors=[asked, empty], **told).due == {asked.key: "all hours have markers, and none has events"}
@@ -258,11 +257,10 @@ def test_a_cursor_comes_back_as_it_was() -> None:
 
 
 def test_recoveries_rest_before_they_are_loaded() -> None:
-    batch = BatchKey(Source.BACKFILL, PROJECT, DAY)
     status = partial(a_status, source=Source.BACKFILL, now=PAST)
-    first = status([a_delivery(batch=batch)])
+    first = status([a_delivery(batch=BACKFILL)])
     assert first.waiting
-    assert status([a_delivery(batch=batch)], seen=rested(first)).due == {batch: "new hours: 1"}
+    assert status([a_delivery(batch=BACKFILL)], seen=rested(first)).due == {BACKFILL: "new hours: 1"}
     assert not status().due
 
 
@@ -291,7 +289,7 @@ def test_a_time_later_than_now_is_taken_as_now_and_not_waited_for() -> None:
 
 def test_a_partly_recovered_day_is_told_until_its_hours_are_there_or_a_person_lets_them_go() -> None:
     plan = plans_of(priors=[TWO], now=PAST)[BATCH]
-    _, evaluation = judge_absent(plan, is_other_source_there=True, first_arrival=DAY, settings=Settings(), now=PAST)
+    _, evaluation = absent_of(plan, PAST, is_elsewhere=True)
     record = plan.record(BatchVerdict.ACCEPTED, evaluation, Settings())
     warning = record.evaluations[1]
     assert (warning.check, warning.is_passed) == (Check.DELIVERY_COMPLETE, False)
@@ -321,7 +319,7 @@ def test_what_is_told_to_be_missing_can_be_let_go(first: date, now: datetime) ->
 
     def load(reasons: dict[date, str]) -> tuple[BatchRecord, str]:
         plan = plans_of(priors=[TWO], now=now, reasons=reasons)[BATCH]
-        verdict = judge_absent(plan, is_other_source_there=True, first_arrival=first, settings=Settings(), now=now)
+        verdict = absent_of(plan, now, first=first, is_elsewhere=True)
         return plan.record(*verdict, Settings()), replace(plan, verdict=verdict).told_loss(Settings())
 
     warned, _ = load({})
@@ -338,7 +336,7 @@ def test_what_is_told_to_be_missing_can_be_let_go(first: date, now: datetime) ->
 def test_nothing_of_a_day_before_a_configured_first_arrival_is_told_to_be_missing() -> None:
     start = DAY + timedelta(days=1)
     plan = plans_of(priors=[TWO], now=PAST, first_arrival=start)[BATCH]
-    verdict = judge_absent(plan, is_other_source_there=True, first_arrival=start, settings=Settings(), now=PAST)
+    verdict = absent_of(plan, PAST, first=start, is_elsewhere=True)
     record = plan.record(*verdict, Settings())
     assert all(evaluation.is_passed for evaluation in record.evaluations)
     status = partial(a_status, now=PAST, first=start, first_arrival=start, is_elsewhere=True)
