@@ -215,12 +215,12 @@ MUTATIONS = (
     Mutation(
         7, "a slice of raw comes back with the rows of some of its batches", "pipeline_assets/load/deliveries/accept.py",
         "if not holding[key] <= able}", "if holding[key].isdisjoint(able)}",
-        "tests/unit/load/test_lost.py::test_a_lost_slice_of_raw_is_whole_only_with_all_its_batches_and_a_batch_only_with_all_its_slices",
+        "tests/unit/load/test_decide.py::test_a_lost_slice_of_raw_is_whole_only_with_all_its_batches_and_a_batch_only_with_all_its_slices",
     ),
     Mutation(
         7, "a build reads a slice of which a data file is gone", "pipeline_assets/load/staleness/decide.py",
         "            if losses:", "            if False:",
-        "tests/unit/load/test_lost.py::test_what_would_read_a_lost_file_waits_and_what_is_up_to_date_stays",
+        "tests/unit/load/test_decide.py::test_what_would_read_a_lost_file_waits_and_what_is_up_to_date_stays",
     ),
     Mutation(
         7, "rows that another program deleted and landing lost are forgotten", "pipeline_assets/load/deliveries/batch.py",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,8 @@ from pipeline_assets.domain.skew import (
     ratio_of,
     share_of,
 )
+from pipeline_assets.load.runtime import SkewLog
+from tests.support.cases import cases
 
 MEGABYTE = 1024**2
 
@@ -102,3 +106,28 @@ def test_every_weight_has_a_task_and_no_task_is_far_above_what_must_be(weights: 
 def test_a_hot_key_lies_on_one_task_whole() -> None:
     assert (sorted(hashed_sizes({"hot": 600}, 400, 8)), ratio_of(hashed_sizes({}, 400, 8))) == ([50] * 7 + [650], 1)
     assert max(hashed_sizes({"a": 300, "b": 300}, 400, 8)) == 350
+
+
+EVEN, UNEVEN = (100.0, 100.0, 100.0), (100.0, 1000.0, 100.0)
+
+
+@cases(
+    ("forecast", "done", "told"),
+    {
+        "even": (EVEN, EVEN, []),
+        "uneven": (UNEVEN, UNEVEN, ["compare: work of", "warning", "compare done"]),
+        "found uneven": (EVEN, UNEVEN, ["largest to median 10.0, forecast 1.0"]),
+    },
+)
+def test_only_uneven_steps_are_lines_and_every_step_is_on_the_run(
+    forecast: tuple[float, ...], done: tuple[float, ...], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skew, "HOT_KEY_ROWS", 500)
+    lines: list[str] = []
+    announced: list[StepSkew] = []
+    runtime: Any = SimpleNamespace(log=lines.append)
+    log = SkewLog(announced.append)
+    log.forecast(StepSkew("t", "compare", "rows", (), forecast), runtime)
+    log.measured("t", "compare", [int(rows) for rows in done], runtime)
+    assert [part for part, line in zip(told, lines, strict=True) if part not in line] == []
+    assert len(announced) == len(log.steps) == 1

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.checks import UNREAD_OBJECTS, Check, Evaluation
+from pipeline_assets.domain.checks import UNREAD_OBJECTS, Check, CheckRule, Evaluation
 from pipeline_assets.domain.deliveries import SnapshotDelivery
 from pipeline_assets.domain.records import InputDay, InputState, Rejection, SliceRecord
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
-from pipeline_assets.load.staleness.facts import Facts, judging
+from pipeline_assets.load.staleness.facts import Facts, counts_on_record, judging
+from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
+from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
 
 PROJECT, DAY = "10001", date(2026, 2, 4)
 BEFORE, LONG_BEFORE = DAY - timedelta(days=1), DAY - timedelta(days=5)
@@ -93,11 +96,11 @@ def test_a_day_before_the_first_snapshot_and_a_bridged_one_are_empty_and_nothing
     assert (nothing.todo, nothing.reason) == (Todo.WAIT, "landing holds no snapshot of the dimension at all")
 
 
-def refused(check: Check, figures: Mapping[str, float]) -> SliceRecord:
-    rejection = Rejection(InputState(delivered=listed().version), judging(SNAPSHOT, Settings()))
-    known = {"digest": EMPTY, "input_state": None, "rejection": rejection}
+def refused(check: CheckRule, figures: dict[str, float], day: date = DAY, digest: Digest = EMPTY) -> SliceRecord:
+    rejection = Rejection(InputState(delivered=listed(day).version), judging(SNAPSHOT, Settings()))
+    known = {"digest": digest, "input_state": None, "rejection": rejection}
     failure = Evaluation(check, False, "is bad", "correct it", figures)
-    return snapshot(verdict=Verdict.REFUSED, refused_evaluations=(failure,), **known)
+    return snapshot(day, Verdict.REFUSED, refused_evaluations=(failure,), **known)
 
 
 def test_a_refused_version_is_not_read_again_but_one_that_could_not_be_read_is() -> None:
@@ -231,3 +234,62 @@ def test_a_refused_count_is_judged_again_when_it_was_compared_with_what_is_no_lo
 ) -> None:
     record = refused(Check.COUNT_IS_EXPECTED, {"rows_before": 300, "rows_after": 7})
     assert of_snapshot(record, listed(), item_counts=counts).todo is todo
+
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def on(number: int) -> date:
+    return DAY + timedelta(days=number)
+
+
+def published(day: date, rows: int) -> SliceRecord:
+    return snapshot(day, digest=Digest(rows, 1, 1))
+
+
+def refused_beside(
+    before: int, day: date, check: CheckRule = Check.COUNT_IS_EXPECTED, digest: Digest = EMPTY
+) -> SliceRecord:
+    return refused(check, {"rows_before": before, "rows_after": 300}, day, digest)
+
+
+def plans_near(ledger: Ledger, day: date, delivered: dict[date, SnapshotDelivery]) -> dict[date, SlicePlan]:
+    key = Slice(day, ALL_PROJECTS)
+    facts = Facts(
+        Settings(), frozenset({key}), {}, {},
+        delivered={Slice(day, ALL_PROJECTS): one for day, one in delivered.items()},
+        first_snapshots={SNAPSHOT.key: DAY},
+        item_counts=counts_on_record(ledger, SNAPSHOT, {day}),
+    ).reading(ledger, [SNAPSHOT])  # fmt: skip
+    plans = decide_with_neighbours(ledger, facts, SNAPSHOT, {key}, {}, NOW)
+    return {plan.key.event_date: plan for plan in plans}
+
+
+def test_refused_counts_follow_the_snapshot_they_were_compared_with_and_no_others_do(ledger: Ledger) -> None:
+    """Scenario: counts of later days, up to three months on, were refused in a chain beside a day's three items.
+    Outcome: where its snapshot is corrected each is built in turn; other refusals and comparisons stay."""
+    far, further = 30, 60
+    records = [
+        published(DAY, 3), refused_beside(3, on(1)), refused_beside(3, on(2), Check.SNAPSHOT_IS_WHOLE),
+        refused_beside(3, on(far), digest=Digest(3, 2, 2)), refused_beside(3, on(further)),
+        published(on(further + 1), 900), refused_beside(900, on(further + 2)),
+    ]  # fmt: skip
+    ledger.record(Changes(slices=records), "run")
+    delivered = {record.key.event_date: listed(record.key.event_date) for record in records}
+    assert plans_near(ledger, DAY, delivered).keys() == {DAY}, "nothing changes, so nobody else is looked at"
+    plans = plans_near(ledger, DAY, {**delivered, DAY: listed(DAY, etag="v2")})
+    judged_again = {day: plan.is_judged_again for day, plan in plans.items()}
+    assert judged_again == {DAY: False, on(1): True, on(far): True, on(further): True}
+    assert {plan.todo for plan in plans.values()} == {Todo.REBUILD}
+    assert {plan.is_requested for day, plan in plans.items() if day != DAY} == {False}
+
+
+def test_a_refused_day_of_which_another_version_waits_for_its_marker_waits_on(ledger: Ledger) -> None:
+    ledger.record(Changes(slices=[published(DAY, 3), refused_beside(3, NOW.date())]), "run")
+    again = listed(NOW.date(), etag="v2", is_marked=False)
+    plans = plans_near(ledger, DAY, {DAY: listed(DAY, etag="v2"), NOW.date(): again})
+    assert plans.keys() == {DAY}, "it lies too far away to have been compared"
+    near = NOW.date() - timedelta(days=1)
+    ledger.record(Changes(slices=[published(near, 3)]), "run")
+    plans = plans_near(ledger, near, {near: listed(near, etag="v2"), NOW.date(): again})
+    assert {day: plan.todo for day, plan in plans.items()} == {near: Todo.REBUILD, NOW.date(): Todo.WAIT}

@@ -1,10 +1,11 @@
-"""A publish of several walks, and the slices that go with a lost one."""
+"""A publish of several walks, and the slices that wait or go with others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import date
+from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,9 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.load.build.verdicts import blocked_by, links_of, waiting_reason
 from pipeline_assets.load.draft import Draft, _TableDraft, condensed
+from pipeline_assets.load.runtime import Outcome, TableReport, merged
 from pipeline_assets.tables.aggregates import DAILY_REVENUE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.ledger.changes import Changes
@@ -78,3 +81,78 @@ def test_a_batch_goes_with_any_of_its_days(draft: Draft) -> None:
     draft.record(REFINED_EVENTS, Changes(), {FAR: {(RAW, FAR): ONE}})
     gone, batches = draft._with_what_follows({(RAW, DAY)})
     assert (batches, gone) == ({batch}, {(RAW, DAY), (RAW, FAR), ("raw/quarantine", NEXT), (REFINED, FAR)})
+
+
+TABLE, FIRST, SECOND, LATE = "refined/events", *(Slice(date(2026, 2, day), "10001") for day in (2, 3, 1))
+
+
+def an_outcome(key: Slice, verdict: Verdict, **more: bool) -> Outcome:
+    return Outcome(TABLE, key, verdict, **more)
+
+
+def a_report(*outcomes: Outcome, seconds: float = 1.0, built: tuple[Slice, ...] = ()) -> TableReport:
+    return TableReport(TABLE, outcomes, seconds=seconds, built=built)
+
+
+def test_what_a_former_walk_published_stays_news() -> None:
+    """Scenario: one of two days is lost to a writer of the same content. Outcome: it is unchanged, the other published."""
+    former = a_report(
+        an_outcome(FIRST, Verdict.PUBLISHED),
+        an_outcome(SECOND, Verdict.PUBLISHED),
+        an_outcome(LATE, Verdict.PUBLISHED, is_requested=False),
+        built=(FIRST, SECOND),
+    )
+    later = a_report(an_outcome(FIRST, Verdict.UNCHANGED), an_outcome(SECOND, Verdict.UNCHANGED), built=(SECOND,))
+    told = merged(former, later, {FIRST, LATE})
+    assert {one.key: one.verdict for one in told.outcomes} == {
+        FIRST: Verdict.PUBLISHED,
+        SECOND: Verdict.UNCHANGED,
+        LATE: Verdict.PUBLISHED,
+    }
+    assert (told.outcomes[-1].key, told.seconds, told.built) == (LATE, 2.0, (FIRST, SECOND))
+
+
+def test_a_late_day_that_was_lost_is_not_told() -> None:
+    former = a_report(an_outcome(LATE, Verdict.PUBLISHED, is_requested=False))
+    assert merged(former, a_report(an_outcome(FIRST, Verdict.UNCHANGED)), ()).outcomes == (
+        an_outcome(FIRST, Verdict.UNCHANGED),
+    )
+
+
+def test_a_refusal_fails_the_run_after_a_second_walk_too() -> None:
+    """The second walk finds the refusal on record, where it looks like an old one."""
+    refused = an_outcome(FIRST, Verdict.REFUSED)
+    assert refused.fails_the_run
+    later = a_report(replace(refused, is_repeat=True))
+    assert [one.fails_the_run for one in merged(a_report(refused), later, ()).outcomes] == [True]
+    assert [one.fails_the_run for one in merged(None, later, ()).outcomes] == [False]
+
+
+A, B, C, D = (Slice(date(2026, 2, 2) + timedelta(days=n), "1") for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("links", "blocked", "expected"),
+    [
+        ([], {A}, {}),
+        ([(A, B)], set(), {}),
+        ([(A, B)], {A}, {B: (A,)}),
+        ([(B, A)], {A}, {B: (A,)}),
+        ([(A, B), (B, C)], {A}, {B: (A,), C: (A,)}),
+        ([(A, B), (C, D)], {A}, {B: (A,)}),
+        ([(A, B), (B, C)], {A, C}, {B: (A, C)}),
+        ([(A, B), (B, A)], {A, B}, {}),
+    ],
+)
+def test_what_is_tied_to_a_blocked_slice_is_held_back(
+    links: list[tuple[Slice, Slice]], blocked: set[Slice], expected: dict[Slice, tuple[Slice, ...]]
+) -> None:
+    assert blocked_by(links, blocked) == expected
+
+
+def test_a_slice_that_stands_ties_nothing() -> None:
+    assert links_of({(A, B), (B, C)}, blocked={C}, built={B}) == {(B, C)}
+
+
+def test_the_reason_names_the_days() -> None:
+    assert waiting_reason([A.event_date, C.event_date]).startswith("shares events with 2026-02-02, 2026-02-04,")
