@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
@@ -25,17 +26,9 @@ from sample_export.objects import account_of, iter_export, write_export, write_r
 from sample_export.spec import ExportSpec, Recovery
 
 SPEC = ExportSpec(
-    projects=("10001",),
-    days=3,
-    events_per_day=300,
-    late_share=0.1,
-    tail_share=0.05,
-    delivery_duplicate_share=0.1,
-    send_duplicate_share=0.1,
-    moved_share=0.3,
-    bad_lines_per_day=2,
-    blank_lines_per_day=4,
-)
+    projects=("10001",), days=3, events_per_day=300, late_share=0.1, tail_share=0.05, delivery_duplicate_share=0.1,
+    send_duplicate_share=0.1, moved_share=0.3, bad_lines_per_day=2, blank_lines_per_day=4,
+)  # fmt: skip
 DAYS = SPEC.arrival_days
 Counts = Counter[tuple[str, date]]
 
@@ -50,28 +43,29 @@ def _folder(root: Path) -> dict[str, bytes]:
 
 
 def _lines(objects: dict[str, bytes]) -> list[tuple[str, bytes]]:
-    return [
-        (key, line)
-        for key, body in sorted(objects.items())
-        if key.endswith(".gz")
-        for line in gzip.decompress(body).split(b"\n")[:-1]
-    ]
+    bodies = {key: gzip.decompress(body) for key, body in sorted(objects.items()) if key.endswith(".gz")}
+    return [(key, line) for key, body in bodies.items() for line in body.split(b"\n")[:-1]]
 
 
 def _rows(objects: dict[str, bytes]) -> list[dict[str, Any]]:
     found = []
     for key, line in _lines(objects):
-        try:
+        with suppress(ValueError):
             row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and "event_time" in row:
-            found.append(row | {"_key": key})
+            found += [row | {"_key": key}] if isinstance(row, dict) and "event_time" in row else []
     return found
 
 
+def _day(time: str) -> date:
+    return date.fromisoformat(time[:10])
+
+
 def _arrival(key: str) -> date:
-    return date.fromisoformat(key.split("_")[1])
+    return _day(key.split("_")[1])
+
+
+def _hour(key: str) -> int:
+    return int(key.split("_")[2].partition("#")[0])
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -99,7 +93,7 @@ def _recount(rows: list[dict[str, Any]]) -> tuple[Counts, Counter[tuple[str, dat
     events, duplicates, late, revenue = Counts(), Counter[tuple[str, date, str]](), Counts(), Decimal(0)
     for copies in _same_event(rows):
         copies.sort(key=_rank)
-        days = [date.fromisoformat(row["event_time"][:10]) for row in copies]
+        days = [_day(row["event_time"]) for row in copies]
         project = str(copies[-1]["app"])
         events[project, days[-1]] += 1
         late[project, days[-1]] += copies[-1]["server_upload_time"][:10] > copies[-1]["event_time"][:10]
@@ -110,6 +104,10 @@ def _recount(rows: list[dict[str, Any]]) -> tuple[Counts, Counter[tuple[str, dat
                 reason = "delivery_duplicate"
             duplicates[project, day, reason] += 1
     return events, duplicates, late, revenue
+
+
+def _counted(account: ExportAccount) -> tuple[Any, ...]:
+    return account.events, account.duplicates, account.late, sum(account.revenue.values())
 
 
 def test_equal_specs_give_equal_bytes_and_days_do_not_depend_on_the_range() -> None:
@@ -135,9 +133,9 @@ def test_first_copies_lie_in_their_hour_and_repeated_ones_also_later() -> None:
     by_uuid: defaultdict[str, list[tuple[date, int]]] = defaultdict(list)
     uploaded: dict[str, tuple[date, int]] = {}
     for row in _rows(objects):
-        by_uuid[row["uuid"]].append((_arrival(row["_key"]), int(row["_key"].split("_")[2].split("#")[0])))
+        by_uuid[row["uuid"]].append((_arrival(row["_key"]), _hour(row["_key"])))
         time = row["server_upload_time"]
-        uploaded[row["uuid"]] = date.fromisoformat(time[:10]), int(time[11:13])
+        uploaded[row["uuid"]] = _day(time), int(time[11:13])
     within = later = next_day = 0
     for uuid, found in by_uuid.items():
         own, places = uploaded[uuid], sorted(found)
@@ -159,11 +157,9 @@ def test_events_are_sent_again_after_hours_and_days_and_some_move_across_midnigh
     for rows in _same_event(_rows(objects)):
         sends = sorted({row["uuid"]: row for row in rows}.values(), key=_rank)
         for first, again in pairwise(sends):
-            days = [date.fromisoformat(row["server_upload_time"][:10]) for row in (first, again)]
             assert _rank(first) < _rank(again)
-            gaps[(days[1] - days[0]).days] += 1
-            event_days = [date.fromisoformat(row["event_time"][:10]) for row in (first, again)]
-            moves[(event_days[1] - event_days[0]).days] += 1
+            for name, counted in (("server_upload_time", gaps), ("event_time", moves)):
+                counted[(_day(again[name]) - _day(first[name])).days] += 1
             assert again["event_time"] < again["server_upload_time"]
     assert set(gaps) == {0, 1}
     assert set(moves) == {-1, 0, 1}
@@ -181,17 +177,13 @@ def test_a_few_people_cause_much_but_nobody_most() -> None:
 def test_the_account_equals_a_recount() -> None:
     objects, account = _export(SPEC)
     rows = _rows(objects)
-    events, duplicates, late, revenue = _recount(rows)
-    assert account.events == events
-    assert account.duplicates == duplicates
-    assert account.late == late
-    assert sum(account.revenue.values()) == revenue
+    assert _counted(account) == _recount(rows)
     assert account.events.total() + account.duplicates.total() == len(rows)
     assert account.objects == sum(key.endswith(".gz") for key in objects)
     assert min(account.duplicates_by_reason.values()) > 0
     assert account.late.total() > 0
     assert account.corrections > 0
-    assert min(day for _, day in events) < date(2025, 12, 20)
+    assert min(day for _, day in account.events) < date(2025, 12, 20)
 
 
 def test_the_account_names_the_pipelines_reasons() -> None:
@@ -214,25 +206,16 @@ def test_every_line_is_on_account_of_its_arrival_day() -> None:
 @pytest.mark.parametrize("hours", [(10,), (3, 4), (23,)])
 def test_few_hours_are_enough(hours: tuple[int, ...]) -> None:
     objects, account = _export(replace(SPEC, hours=hours, shards=1))
-    assert {int(key.split("_")[2].split("#")[0]) for key in objects if key.endswith(".gz")} == set(hours)
+    assert {_hour(key) for key in objects if key.endswith(".gz")} == set(hours)
     assert (account.events, account.duplicates) == _recount(_rows(objects))[:2]
 
 
 def test_a_broken_line_has_whole_ones_beside_it_on_every_day() -> None:
     """Scenario: a hundred days with empty hours. Outcome: no object is refused for its broken line."""
-    spec = ExportSpec(
-        projects=("10001",),
-        first_day=date(2026, 6, 1),
-        days=100,
-        events_per_day=40,
-        hours=(1, 9, 17),
-        bad_lines_per_day=2,
-    )
-    last_lines = [
-        lines[-1]
-        for one in iter_export(spec, ExportAccount())
-        if (lines := gzip.decompress(one.body).split(b"\n")[:-1])
-    ]
+    few = {"first_day": date(2026, 6, 1), "days": 100, "events_per_day": 40, "hours": (1, 9, 17)}
+    spec = ExportSpec(projects=("10001",), bad_lines_per_day=2, **few)
+    texts = [gzip.decompress(one.body).split(b"\n")[:-1] for one in iter_export(spec, ExportAccount())]
+    last_lines = [lines[-1] for lines in texts if lines]
     assert len(last_lines) < 100 * 3 * spec.shards
     assert all("event_time" in json.loads(line) for line in last_lines)
 
@@ -264,9 +247,7 @@ def test_the_account_of_both_exports_equals_a_recount(tmp_path: Path, corrected_
     recovery = Recovery(first_day=DAYS[1], last_day=DAYS[2], corrected_share=corrected_share)
     recovered = write_recovery(spec, tmp_path, DAYS[1], DAYS[2], corrected_share=corrected_share)
     both = account_of(spec, recovery)
-    events, duplicates, late, revenue = _recount(_rows(_folder(tmp_path)))
-    assert (both.events, both.duplicates, both.late) == (events, duplicates, late)
-    assert sum(both.revenue.values()) == revenue
+    assert _counted(both) == _recount(_rows(_folder(tmp_path)))
     assert both.arrivals == exported.arrivals | recovered.arrivals
     assert 0 < both.lost_events < exported.lost_events
     uncorrected = account_of(spec, replace(recovery, corrected_share=0.0))
@@ -281,7 +262,7 @@ def test_the_demo_expects_a_figure_for_every_table_it_shows() -> None:
     assert expected.keys() == expected_figures(account_of(spec, recovery)).keys()
 
 
-def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
+def test_the_demo_ends_yesterday_with_the_same_figures() -> None:
     """Scenario: two days with a leap day between. Outcome: equal figures, equal objects but for dates."""
     told = []
     for today in (date(2026, 1, 15), date(2028, 3, 9)):
@@ -290,22 +271,24 @@ def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
         account = account_of(spec, recovery)
         first = spec.first_day
         objects = [one for one in iter_export(spec, ExportAccount()) if not one.key.endswith("_complete")]
-        told.append(
-            (
-                expected_figures(account),
-                {(project, (day - first).days): n for (project, day), n in account.events.items()},
-                [len(gzip.decompress(one.body).splitlines()) for one in objects],
-            )
-        )
+        events = {(project, (day - first).days): n for (project, day), n in account.events.items()}
+        lines = [len(gzip.decompress(one.body).splitlines()) for one in objects]
+        told.append((expected_figures(account), events, lines))
     assert told[0] == told[1]
 
 
-def test_the_demo_empties_what_is_its_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: others' data, an earlier demo's, each beside a set of `make up`; a complete demo with and without
-    others' exports. Outcome: folders with others' data are refused whole; of the rest all goes but the set."""
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The demo's folder of data, not made yet."""
     data = tmp_path / "data"
     for name, value in {"DATA": data, "OURS": data / ".demo", "_STACK": data / "stack"}.items():
         monkeypatch.setattr(demo, name, value)
+    return data
+
+
+def test_the_demo_empties_what_is_its_own_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: others' data, an earlier demo's, each beside a set of `make up`; a complete demo with and without
+    others' exports. Outcome: folders with others' data are refused whole; of the rest all goes but the set."""
     monkeypatch.setattr(demo, "tell", lambda *_: False)
     (data / "stack" / "postgres").mkdir(parents=True)
     (data / "warehouse").mkdir()
@@ -330,11 +313,8 @@ def test_the_demo_empties_what_is_its_own_alone(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_demo_names_wrong_settings_before_it_empties_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "data"
-    for name, value in {"DATA": data, "OURS": data / ".demo"}.items():
-        monkeypatch.setattr(demo, name, value)
     data.mkdir()
     (data / ".demo").touch()
     (data / "catalog.db").write_text("of an earlier demo")
