@@ -88,14 +88,17 @@ def _rows(events: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pydict(arrays)
 
 
+def _event(**values: Any) -> dict[str, Any]:
+    return dict.fromkeys(columns_of(_fold().facts)) | {"event_type": "a"} | values
+
+
 def _user(event: dict[str, Any]) -> tuple[str, Any] | None:
     merged = 1 if event["data"] == '{"merged_amplitude_id": 1}' else 77 if event["_extra"] else None
     number = event["amplitude_id"] if merged is None else merged
     if number is not None:
         return "a", number
-    return next(
-        ((kind, event[name]) for kind, name in (("u", "user_id"), ("d", "device_id")) if named(event[name])), None
-    )
+    ids = [("u", event["user_id"]), ("d", event["device_id"])]
+    return next(((kind, one) for kind, one in ids if named(one)), None)
 
 
 def _expected(events: list[dict[str, Any]]) -> dict[str, Folded]:
@@ -111,26 +114,22 @@ def _expected(events: list[dict[str, Any]]) -> dict[str, Folded]:
         if money.units is not None:
             revenue[money.currency,].append((money.units, user))
         unreadable += money.is_claimed and money.units is None
+    sums = {
+        key: (sum(units for units, _ in sales), len(sales), len({user for _, user in sales if user}))
+        for key, sales in revenue.items()
+    }
+    controls = {
+        "revenue": sum(units for units, *_ in sums.values()),
+        "purchases": sum(map(len, revenue.values())),
+        "unreadable_revenue": unreadable,
+        "events_that_repeat_revenue": sum(event["event_type"] == REPEATS for event in events),
+    }
+    counted = {key: (len(of_key), len({one for one in of_key if one})) for key, of_key in counts.items()}
+    active = {key: (len(found),) for key, found in users.items()}
     return {
-        COUNTS: Folded(
-            {key: (len(of_key), len({one for one in of_key if one})) for key, of_key in counts.items()},
-            {"events": len(events)},
-        ),
-        REVENUE: Folded(
-            {
-                key: (sum(units for units, _ in sales), len(sales), len({user for _, user in sales if user}))
-                for key, sales in revenue.items()
-            },
-            {
-                "revenue": sum(units for sales in revenue.values() for units, _ in sales),
-                "purchases": sum(map(len, revenue.values())),
-                "unreadable_revenue": unreadable,
-                "events_that_repeat_revenue": sum(event["event_type"] == REPEATS for event in events),
-            },
-        ),
-        USERS: Folded(
-            {key: (len(found),) for key, found in users.items()}, {"active_users": sum(map(len, users.values()))}
-        ),
+        COUNTS: Folded(counted, {"events": len(events)}),
+        REVENUE: Folded(sums, controls),
+        USERS: Folded(active, {"active_users": sum(map(len, users.values()))}),
     }
 
 
@@ -148,25 +147,18 @@ def test_a_fold_counts_as_plain_python_does(events: list[dict[str, Any]], batche
 
 def test_each_fold_reads_only_its_facts() -> None:
     """Outcome: a fold alone equals the one beside others, from fewer columns."""
-    event = dict.fromkeys(columns_of(_fold().facts)) | {
-        "event_type": "a",
-        "amplitude_id": 1,
-        "event_properties": BAGS[3],
-    }
-    rows = _rows([event, {**event, "amplitude_id": 2}])
+    events = [_event(amplitude_id=number, event_properties=BAGS[3]) for number in (1, 2)]
     for key in TABLES:
         alone = _fold(key)
-        assert alone.of([alone.narrow(rows.select(columns_of(alone.facts)))]) == {
-            key: _expected([event, {**event, "amplitude_id": 2}])[key]
-        }
+        rows = alone.narrow(_rows(events).select(columns_of(alone.facts)))
+        assert alone.of([rows]) == {key: _expected(events)[key]}
 
 
 def test_events_are_divided_about_evenly() -> None:
     """Scenario: users by number, by text, unknown ones, and a fold that counts no users."""
-    event = dict.fromkeys(columns_of(_fold().facts)) | {"event_type": "a"}
-    numbers = _rows([{**event, "amplitude_id": 700_000_000_000 + number} for number in range(4_000)])
-    texts = _rows([{**event, "user_id": f"user-{number}"} for number in range(4_000)])
-    unknown = _rows([event] * 4_000)
+    numbers = _rows([_event(amplitude_id=700_000_000_000 + number) for number in range(4_000)])
+    texts = _rows([_event(user_id=f"user-{number}") for number in range(4_000)])
+    unknown = _rows([_event()] * 4_000)
     for rows in (numbers, texts, unknown):
         assert np.bincount(shares_of(_fold(COUNTS).narrow(rows), 4)).min() > 800
     assert np.bincount(shares_of(unknown.select(["event_type"]), 4)).tolist() == [1_000] * 4
@@ -199,12 +191,7 @@ def _one_group_less(folded: Folded) -> Folded:
 @pytest.mark.parametrize("broken", [_one_less, _one_group_less])
 def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) -> None:
     """Scenario: a fold counts one too few, or forgets a group. Outcome: its files differ from its controls."""
-    event = dict.fromkeys(columns_of(_fold().facts)) | {
-        "event_type": "a",
-        "platform": "Web",
-        "amplitude_id": 1,
-        "event_properties": BAGS[3],
-    }
+    event = _event(platform="Web", amplitude_id=1, event_properties=BAGS[3])
     rows = _rows([event, {**event, "event_type": "b", "platform": None, "event_properties": BAGS[5]}])
     table, right = TABLES[key], _fold(key)
     fold = right.folds[key]
@@ -232,25 +219,17 @@ def _tables(table: AggregateTable, folder: Path) -> dict[str, FoldedTable]:
     return {table.key: FoldedTable(form, layout, store, table.content_columns, tuple(table.measures))}
 
 
-AMOUNTS = st.integers(-(10**30), 10**30)
+SALES = st.tuples(st.integers(-(10**30), 10**30), st.integers(0, 2**40), st.integers(0, 9))
 
 
 @settings(max_examples=10, deadline=None)
-@given(
-    rows=st.dictionaries(
-        st.tuples(st.none() | st.text(max_size=3)),
-        st.tuples(AMOUNTS, st.integers(0, 2**40), st.integers(0, 9)),
-        min_size=1,
-        max_size=6,
-    )
-)
+@given(rows=st.dictionaries(st.tuples(st.none() | st.text(max_size=3)), SALES, min_size=1, max_size=6))
 def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) -> None:
     """Scenario: amounts of 30 digits, null and empty names. Outcome: the rows' digest and totals, by reference hashes."""
     table, folder = TABLES[REVENUE], tmp_path_factory.mktemp("files")
     tables, other = _tables(table, folder), replace(KEY, project_id="2")
-    told = dict(
-        write_slices(tables, [(KEY, {REVENUE: Folded(rows, {"revenue": 7})}), (other, {REVENUE: Folded(rows)})])
-    )
+    folded = [(KEY, {REVENUE: Folded(rows, {"revenue": 7})}), (other, {REVENUE: Folded(rows)})]
+    told = dict(write_slices(tables, folded))
     first, second = told[KEY][REVENUE], told[other][REVENUE]
     assert first.controls == {"revenue": Decimal("0.000007")}
     types = {column.name: column.type for column in table.columns if column.name in table.content_columns}
@@ -258,11 +237,7 @@ def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) 
     hashes = [row_hash(dict(zip(types, row, strict=True)), types) for row in content]
     for written in (first, second):
         digest = written.digest
-        assert (digest.rows, digest.sum_a, digest.sum_b) == (
-            len(rows),
-            sum(a for a, _ in hashes),
-            sum(b for _, b in hashes),
-        )
+        assert [digest.rows, digest.sum_a, digest.sum_b] == [len(rows), *map(sum, zip(*hashes, strict=True))]
         assert written.totals == {
             "revenue": EXACT.scaleb(Decimal(sum(units for units, *_ in rows.values())), -6),
             "purchases": sum(count for _, count, _ in rows.values()),
@@ -273,9 +248,8 @@ def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) 
 
 def test_a_slice_without_rows_has_controls_and_no_file(tmp_path: Path) -> None:
     """Scenario: a day without revenue. Outcome: the control says that no file is missing."""
-    assert write_slices(_tables(TABLES[REVENUE], tmp_path), [(KEY, {REVENUE: Folded({}, {"purchases": 0})})]) == [
-        (KEY, {REVENUE: WrittenSlice(controls={"purchases": 0})})
-    ]
+    told = write_slices(_tables(TABLES[REVENUE], tmp_path), [(KEY, {REVENUE: Folded({}, {"purchases": 0})})])
+    assert told == [(KEY, {REVENUE: WrittenSlice(controls={"purchases": 0})})]
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -315,6 +289,5 @@ def test_a_slice_in_shares_is_the_slice_as_a_whole(
 
     assert (key, folded) == (KEY, len(events)) == (shares[0][0], sum(rows for _, rows, _ in shares))
     ((_, divided),) = write_slices(tables, [(KEY, joined(told for _, _, told in shares))])
-    assert {name: replace(one, files=()) for name, one in divided.items()} == {
-        name: replace(one, files=()) for name, one in whole.items()
-    }
+    first, second = ({name: replace(one, files=()) for name, one in made.items()} for made in (divided, whole))
+    assert first == second

@@ -73,6 +73,7 @@ def a_table(rows: Sequence[dict[str, Any]], types: dict[str, str]) -> pa.Table:
 
 
 def in_batches(rows: Sequence[dict[str, Any]], cuts: Sequence[int], types: dict[str, str]) -> Iterator[pa.Table]:
+    cuts = sorted(min(cut, len(rows)) for cut in cuts)
     for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         yield a_table(rows[start:end], types)
 
@@ -80,6 +81,10 @@ def in_batches(rows: Sequence[dict[str, Any]], cuts: Sequence[int], types: dict[
 def together(found: Sequence[tuple[Slice, dict[date | None, ArrivedRows]]]) -> dict[Any, Any]:
     days = {day for _, arrivals in found for day in arrivals}
     return {day: arrived(arrivals[day] for _, arrivals in found if day in arrivals).batch_day for day in days}
+
+
+def digest_of(rows: Sequence[dict[str, Any]]) -> Digest:
+    return Digest(len(rows), *(sum(row[name] for row in rows) for name in ("_hash_a", "_hash_b")))
 
 
 def sketch_of(row: dict[str, Any]) -> LatenessSketch:
@@ -98,7 +103,6 @@ def test_sums_of_raw_are_those_of_its_rows_in_any_order_and_grouping(given_rows:
     """Scenario: extreme hashes and times of three arrival days, in one file, and in two with other orders and batches.
     Outcome: digests, sketches and keys of plain Python, and an equal lineage both times."""
     rows, cuts, random = given_rows
-    cuts = sorted(min(cut, len(rows)) for cut in cuts)
     one = SUMMING(FILE, in_batches(rows, cuts, SUMMING.types))
     shuffled = random.sample(rows, len(rows))
     half = len(rows) // 2
@@ -110,20 +114,16 @@ def test_sums_of_raw_are_those_of_its_rows_in_any_order_and_grouping(given_rows:
     measured = together([one])
     assert measured.keys() == days.keys()
     for day, own in days.items():
-        sums = (sum(row[name] for row in own) for name in ("_hash_a", "_hash_b"))
-        assert measured[day].digest == Digest(len(own), *sums)
+        assert measured[day].digest == digest_of(own)
         assert measured[day].lateness.to_text() == merged(map(sketch_of, own)).to_text()
     assert together(two) == measured
-    assert {day: part.lateness for day, part in together(two).items()} == {
-        day: part.lateness for day, part in measured.items()
-    }
+    assert [part.lateness for part in together(two).values()] == [measured[day].lateness for day in together(two)]
 
 
 @settings(max_examples=60, deadline=None)
 @given(_SPLITS)
 def test_objects_are_counted_with_their_greatest_version(given_rows: tuple[Any, ...]) -> None:
     rows, cuts, _ = given_rows
-    cuts = sorted(min(cut, len(rows)) for cut in cuts)
     found = objects_together([objects_of(FILE, in_batches(rows, cuts, OBJECT_TYPES))] * 2)
     counts = Counter(("10001", row["_arrival_date"], row["_object_key"]) for row in rows)
     assert {key: one.rows for key, one in found.items()} == {key: 2 * count for key, count in counts.items()}
@@ -196,18 +196,13 @@ def test_a_false_hash_makes_the_digest_equal_none(name: str) -> None:
 SUMMING_REFINED = SummingRefined()
 NEXT_DAY = datetime(2026, 5, 11, tzinfo=AT.tzinfo)
 _IDS = st.sampled_from([None, "", " ", "\u3000\u200b", "i"])
-_TIMES = st.sampled_from(
-    [None, AT, NEXT_DAY - timedelta(microseconds=1), NEXT_DAY, datetime(1969, 12, 31, 23, tzinfo=AT.tzinfo)]
-)
-REFINED_ROWS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "_hash_a": LONGS, "_hash_b": LONGS, "insert_id": _IDS, "uuid": _IDS, "event_time": _TIMES,
-            "server_upload_time": _TIMES, "_key_a": LONGS,
-        }
-    ),
-    max_size=25,
-)  # fmt: skip
+_BEFORE_1970 = datetime(1969, 12, 31, 23, tzinfo=AT.tzinfo)
+_TIMES = st.sampled_from([None, AT, NEXT_DAY - timedelta(microseconds=1), NEXT_DAY, _BEFORE_1970])
+_COLUMNS = {
+    "_hash_a": LONGS, "_hash_b": LONGS, "insert_id": _IDS, "uuid": _IDS, "event_time": _TIMES,
+    "server_upload_time": _TIMES, "_key_a": LONGS,
+}  # fmt: skip
+REFINED_ROWS = st.lists(st.fixed_dictionaries(_COLUMNS), max_size=25)
 
 
 def a_file(key: Slice) -> SliceFile:
@@ -225,13 +220,12 @@ def test_sums_of_refined_are_those_of_its_rows_in_any_order_and_grouping(
     rows: list[Any], cuts: list[int], random: Any
 ) -> None:
     """Scenario: extreme hashes, blank ids, missing times, a day's first and last moment. Outcome: plain Python's counts."""
-    cuts = sorted(min(cut, len(rows)) for cut in cuts)
     one = SUMMING_REFINED(a_file(KEY), in_batches(rows, cuts, SUMMING_REFINED.types))
     ids = [(row["insert_id"], row["uuid"]) for row in rows]
     seen = [tuple(map(named, both)) for both in ids]
     received = [row["server_upload_time"] for row in rows]
     assert one.sums == RefinedSums(
-        Digest(len(rows), *(sum(row[name] for row in rows) for name in ("_hash_a", "_hash_b"))),
+        digest_of(rows),
         false_hashes=0,
         rows_without_id=sum(both == (None, None) for both in seen),
         rows_with_blank_id=sum(
@@ -246,11 +240,8 @@ def test_sums_of_refined_are_those_of_its_rows_in_any_order_and_grouping(
     assert np.frombuffer(one.keys, np.int64).tolist() == keys
     assert first_halves(a_file(KEY), in_batches(rows, cuts, {"_key_a": "bigint"})) == one.keys
     shuffled, half = random.sample(rows, len(rows)), len(rows) // 2
-    parts = [
-        SUMMING_REFINED(a_file(KEY), in_batches(part, [], SUMMING_REFINED.types))
-        for part in (shuffled[:half], shuffled[half:])
-    ]
-    assert sum((part.sums for part in parts), RefinedSums()) == one.sums
+    parts = [in_batches(part, [], SUMMING_REFINED.types) for part in (shuffled[:half], shuffled[half:])]
+    assert sum((SUMMING_REFINED(a_file(KEY), part).sums for part in parts), RefinedSums()) == one.sums
 
 
 _HALVES = st.sampled_from([-(1 << 63), -1, 0, 1, 7, (1 << 63) - 1])
