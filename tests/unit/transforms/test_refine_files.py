@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -34,26 +34,17 @@ from pipeline_assets.transforms.refine_task import (
     work_of,
 )
 from tests.support.builders import PROJECT
-from tests.unit.transforms.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
+from tests.unit.transforms.test_write_objects import DAY, LAYOUT, Shelf, a_line, columns_of, rows_of, run, zipped
 
 RAW, BACKFILL = "raw/regular_events", "raw/backfill_events"
 KEY = Slice(DAY, PROJECT)
-REFINED = replace(
-    LAYOUT,
-    field_ids={column.name: at for at, column in enumerate(REFINED_EVENTS.columns, 1)},
-    types={column.name: column.type for column in REFINED_EVENTS.columns},
-    row_group_bytes=4096,
-    sort_by=REFINED_EVENTS.write_order,
-)
+REFINED = replace(LAYOUT, **columns_of(REFINED_EVENTS), row_group_bytes=4096, sort_by=REFINED_EVENTS.write_order)
 
 
 def a_raw(objects: int, lines: int, days: int = 1) -> tuple[Shelf, list[str]]:
     """A shelf with raw files of some objects, and their paths."""
-    bodies = {
-        f"o{n}": gzip.compress(b"\n".join(a_line(100 * n + at, DAY - timedelta(days=at % days)) for at in range(lines)))
-        for n in range(objects)
-    }
-    shelf = Shelf(bodies)
+    made = [[a_line(100 * n + at, DAY - timedelta(days=at % days)) for at in range(lines)] for n in range(objects)]
+    shelf = Shelf({f"o{n}": zipped(*of_object) for n, of_object in enumerate(made)})
     run(shelf, *[PROJECT] * objects)
     return shelf, sorted(shelf.files)
 
@@ -73,12 +64,19 @@ def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, in
 
 
 def _table(losers: list[tuple[str, int]]) -> pa.Table:
-    return pa.table(
-        {
-            "_object_key": pa.array([one[0] for one in losers], pa.string()),
-            "_line_number": pa.array([one[1] for one in losers], pa.int32()),
-        }
-    )
+    schema = pa.schema([("_object_key", pa.string()), ("_line_number", pa.int32())])
+    return pa.table([[one[at] for one in losers] for at in range(2)], schema=schema)
+
+
+def rewritten(body: bytes, columns: dict[str, Callable[[pa.Table, pa.Field], Any]]) -> bytes:
+    """A data file with other values in columns."""
+    rows = pq.read_table(io.BytesIO(body))
+    for name, values in columns.items():
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), values(rows, rows.schema.field(at)))
+    sink = io.BytesIO()
+    pq.write_table(rows, sink)
+    return sink.getvalue()
 
 
 @settings(deadline=None, max_examples=25)
@@ -100,18 +98,15 @@ def test_exactly_the_losers_are_left_out(lost: set[tuple[str, int]]) -> None:
 def test_a_row_that_is_not_what_was_parsed_is_named() -> None:
     """Scenario: a column changed under its hash, then a hash alone. Outcome: both are named, with the file."""
     shelf, (path,) = a_raw(1, 40)
-    rows = pq.read_table(io.BytesIO(shelf.files[path]))
     assert len(refined(shelf, [path], {})) == 40
     for name, value in (("city", "Elsewhere"), ("_hash_b", 1), ("_meaning_hash", 1), ("_key_a", 1)):
-        at = rows.schema.get_field_index(name)
-        is_one = pc.equal(rows["_line_number"], 17)
-        changed = rows.set_column(
-            at, rows.schema.field(at), pc.if_else(is_one, pa.scalar(value, rows.schema.field(at).type), rows[name])
-        )
-        sink = io.BytesIO()
-        pq.write_table(changed, sink)
+
+        def one_changed(rows: pa.Table, of: pa.Field, value: Any = value) -> Any:
+            return pc.if_else(pc.equal(rows["_line_number"], 17), pa.scalar(value, of.type), rows[of.name])
+
+        changed = rewritten(shelf.files[path], {name: one_changed})
         with pytest.raises(LookupError, match=f"{path} holds line 17 of o0 with another hash"):
-            refined(Shelf({}, files={path: sink.getvalue()}), [path], {})
+            refined(Shelf({}, files={path: changed}), [path], {})
 
 
 @settings(deadline=None, max_examples=200)
@@ -136,11 +131,8 @@ def test_files_are_spread_and_none_is_read_twice(sizes: list[tuple[int, int]], p
 
 def test_dates_survive() -> None:
     shelf, paths = a_raw(1, 3, days=3)
-    assert {row["event_date"] for row in refined(shelf, paths, {})} == {
-        date(2026, 2, 2),
-        date(2026, 2, 1),
-        date(2026, 1, 31),
-    }
+    found = {row["event_date"] for row in refined(shelf, paths, {})}
+    assert found == {date(2026, 2, 2), date(2026, 2, 1), date(2026, 1, 31)}
 
 
 def test_each_task_is_told_its_files_its_losers_and_what_is_held() -> None:
@@ -218,8 +210,7 @@ def test_parts_have_files_of_their_own_and_share_the_memory_of_one() -> None:
         ids = file.read()["event_id"].to_pylist()
         assert json.loads(told)["record-count"] == len(ids)
         by_part[max(0, ids[0] % 10 - 7)] = ids
-    assert {number: sorted(ids) for number, ids in by_part.items()} == {
-        number: [at for at in range(60) if max(0, at % 10 - 7) == number] for number in range(3)
-    }
+    parts = {number: [at for at in range(60) if max(0, at % 10 - 7) == number] for number in range(3)}
+    assert {number: sorted(ids) for number, ids in by_part.items()} == parts
     groups = [file.num_row_groups for file in files]
     assert groups[0] > 2 * max(groups[1:])

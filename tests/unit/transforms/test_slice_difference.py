@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -29,8 +28,8 @@ from pipeline_assets.transforms.file_rows import as_bytes
 from pipeline_assets.transforms.refine_task import Input, Refined, Refining, SliceWork
 from resources.iceberg.lake_objects import LakeObjects
 from tests.support.builders import PROJECT
-from tests.unit.transforms.test_refine_files import KEY, REFINED, _table
-from tests.unit.transforms.test_write_objects import DAY, Shelf, a_line, rows_of, run
+from tests.unit.transforms.test_refine_files import KEY, REFINED, _table, rewritten
+from tests.unit.transforms.test_write_objects import DAY, Shelf, a_line, rows_of, run, zipped
 
 LINES = 12
 SOURCES = ("regular", "backfill")
@@ -64,7 +63,7 @@ def _a_body(name: str, version: int) -> bytes:
         more |= {"uuid": None, "city": f"{number}"} if at % 4 == 3 else {}
         more |= {"server_upload_time": f"{DAY + timedelta(days=at // 9)} 12:00:00"} if at % 5 else {}
         lines.append(a_line(number, DAY, **more))
-    return gzip.compress(b"\n".join(lines))
+    return zipped(*lines)
 
 
 def _raw(state: State) -> dict[str, Shelf]:
@@ -109,14 +108,9 @@ def _changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Count
 
     was, now = by_key(before), by_key(after)
     both = was.keys() & now.keys()
-    return +Counter(
-        {
-            "kept": sum(was[key] == now[key] for key in both),
-            "changed": sum(was[key] != now[key] for key in both),
-            "added": len(now.keys() - was.keys()),
-            "removed": len(was.keys() - now.keys()),
-        }
-    )
+    kept = sum(was[key] == now[key] for key in both)
+    added, removed = len(now.keys() - was.keys()), len(was.keys() - now.keys())
+    return +Counter({"kept": kept, "changed": len(both) - kept, "added": added, "removed": removed})
 
 
 def _losing(state: State, drawn: Lost) -> Lost:
@@ -134,24 +128,12 @@ def _contents(name: str, version: int) -> list[dict[str, Any]]:
 
 
 def _raw_rows(state: State) -> list[RawRow]:
-    return [
-        RawRow(
-            PROJECT,
-            DAY,
-            Source(name.split("/")[0]),
-            name,
-            row["_line_number"],
-            (),
-            None,
-            row["uuid"],
-            None,
-            None,
-            content,
-        )
-        for name, version in state.items()
-        for row in _contents(name, version)
-        for content in [(row["_hash_a"], row["_hash_b"])]
-    ]
+    rows = []
+    for name, version in state.items():
+        for row in _contents(name, version):
+            place = (PROJECT, DAY, Source(name.split("/")[0]), name, row["_line_number"])
+            rows.append(RawRow(*place, (), None, row["uuid"], None, None, (row["_hash_a"], row["_hash_b"])))
+    return rows
 
 
 def _names(rows: list[dict[str, Any]]) -> set[Name]:
@@ -214,24 +196,25 @@ def test_rows_that_are_held_twice_are_all_replaced() -> None:
     assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
 
 
+def _without_rows(body: bytes) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pq.read_table(io.BytesIO(body)).slice(0, 0), sink)
+    return sink.getvalue()
+
+
 @pytest.mark.parametrize("kind", ["without a place", "without rows"])
 def test_files_of_another_hand_break_nothing(kind: str) -> None:
     """Scenario: a rewrite without lineage, or an empty file. Outcome: the slice gets its right content."""
     held, _ = _refine({"regular/o0": 0}, frozenset(), None)
     (path,) = held.files
-    rows = pq.read_table(io.BytesIO(held.files[path]))
-    if kind == "without rows":
-        rows = rows.slice(0, 0)
-    for name in ("_object_key", "_line_number"):
-        at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, name, pa.nulls(rows.num_rows, rows.schema.field(at).type))
-    sink = io.BytesIO()
-    pq.write_table(rows, sink)
+    nameless = rewritten(
+        held.files[path],
+        dict.fromkeys(("_object_key", "_line_number"), lambda rows, of: pa.nulls(rows.num_rows, of.type)),
+    )
+    body = nameless if kind == "without a place" else _without_rows(nameless)
     whole, _ = _refine({"regular/o0": 1}, frozenset(), None)
 
-    written, told = _refine(
-        {"regular/o0": 1}, frozenset(), Shelf({path: sink.getvalue()}, files={path: sink.getvalue()})
-    )
+    written, told = _refine({"regular/o0": 1}, frozenset(), Shelf({path: body}, files={path: body}))
 
     assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
     assert list(told.gone[KEY]) == ([path] if kind == "without a place" else [])
@@ -241,14 +224,11 @@ def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
     """Scenario: a column changed under its hash; a load takes another row of that file. Outcome: the file is named."""
     held, _ = _refine({"regular/o0": 0}, frozenset(), None)
     (path,) = held.files
-    rows = pq.read_table(io.BytesIO(held.files[path]))
-    at = rows.schema.get_field_index("language")
-    sink = io.BytesIO()
-    pq.write_table(rows.set_column(at, rows.schema.field(at), pa.array(["xx"] * rows.num_rows)), sink)
+    body = rewritten(held.files[path], {"language": lambda rows, _: pa.array(["xx"] * rows.num_rows)})
     raw = _raw({"regular/o0": 0})
     inputs = [Input("regular", sorted(raw["regular"].files), as_bytes(_table([("regular/o0", 3)])))]
 
-    told = _task(raw, Shelf({path: sink.getvalue()}))([SliceWork(KEY, inputs, LINES, [path])])
+    told = _task(raw, Shelf({path: body}))([SliceWork(KEY, inputs, LINES, [path])])
 
     assert told.wrong == {KEY: f"shelf://{path} holds line 1 of regular/o0 with another hash than its own"}
 
@@ -257,13 +237,8 @@ def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
     """Scenario: more keys than the bound. Outcome: none is reported, and the rows are right; the driver asks the tables."""
     monkeypatch.setattr(refine_task, "_MOST_TOLD_KEYS", 5)
     held, _ = _refine({"regular/o0": 0}, frozenset(), None)
-    for state, is_told in (
-        ({"regular/o0": 0}, True),
-        ({"regular/o0": 0, "regular/o1": 0}, False),
-        ({"backfill/o2": 0}, False),
-    ):
-        _, told = _refine(state, frozenset(), held)
-        assert (KEY in told.keys) == is_told
+    states: list[State] = [{"regular/o0": 0}, {"regular/o0": 0, "regular/o1": 0}, {"backfill/o2": 0}]
+    assert [KEY in _refine(state, frozenset(), held)[1].keys for state in states] == [True, False, False]
 
 
 @dataclass
@@ -286,9 +261,10 @@ class _CountingShelf(Shelf):
         return {key: self.read[key] / len(body) for key, body in self.objects.items()}
 
 
-def _long_lines(first: int, count: int, **more: Any) -> bytes:
+def _long_lines(first: int, count: int, received: date) -> bytes:
+    more: dict[str, Any] = {"server_upload_time": f"{received} 12:00:00"}
     notes = ({"note": os.urandom(400).hex()} for _ in range(count))
-    return b"\n".join(a_line(first + at, DAY, user_properties=note, **more) for at, note in enumerate(notes, 0))
+    return zipped(*(a_line(first + at, DAY, user_properties=note, **more) for at, note in enumerate(notes)))
 
 
 def test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows() -> None:
@@ -296,8 +272,8 @@ def test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows() -> 
     Outcome: few columns are read of old raw files and of the timely file; only late rows are written anew."""
     raw, target = _CountingShelf({}), _CountingShelf({})
 
-    def deliver(name: str, lines: bytes) -> str:
-        one = Shelf({name: gzip.compress(lines, 1)})
+    def deliver(name: str, body: bytes) -> str:
+        one = Shelf({name: body})
         run(one, PROJECT)
         raw.objects |= one.files
         return next(iter(one.files))
@@ -313,11 +289,11 @@ def test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows() -> 
     known = []
     for number in range(3):
         day, count = DAY + timedelta(days=max(0, number - 1)), 200 if number == 2 else 1000
-        known.append(deliver(f"o{number}", _long_lines(1000 * number, count, server_upload_time=f"{day} 12:00:00")))
+        known.append(deliver(f"o{number}", _long_lines(1000 * number, count, day)))
     whole = [json.loads(file) for file in refine([], [], 2200).files]
     assert sorted(file["record-count"] for file in whole) == [200, 2000]
     paths = {file["record-count"]: file["file-path"].removeprefix("shelf://") for file in whole}
-    deliver("o3", _long_lines(3000, 10, server_upload_time=f"{DAY + timedelta(days=2)} 12:00:00"))
+    deliver("o3", _long_lines(3000, 10, DAY + timedelta(days=2)))
     raw.read.clear()
     target.read.clear()
 

@@ -18,6 +18,7 @@ from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS, VENDOR_
 from pipeline_assets.load.deliveries.read import joined
 from pipeline_assets.tables.raw_events import EXTRA, QUARANTINE, REGULAR_EVENTS, VENDOR
 from pipeline_assets.tables.refined_events import CONTENT, event_hashes
+from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.write_objects import Written, write_refused, write_rows
@@ -26,29 +27,23 @@ from tests.support.builders import PROJECT
 from tests.support.read_objects import DAY, a_share
 from tests.support.row_hash import event_hash
 
+
+def columns_of(table: Table) -> dict[str, Any]:
+    return {
+        "field_ids": {column.name: at for at, column in enumerate(table.columns, 1)},
+        "types": {column.name: column.type for column in table.columns},
+    }
+
+
 LAYOUT = FileLayout(
-    table_uuid="0d1e6a4e-24c8-4a6a-8d62-3f1b5c7a9e10",
-    folder="data",
-    field_ids={column.name: at for at, column in enumerate(REGULAR_EVENTS.columns, 1)},
-    types={column.name: column.type for column in REGULAR_EVENTS.columns},
-    required=frozenset(("event_date", "project_id")),
-    many_valued=frozenset(("uuid",)),
-    day_column="event_date",
-    spec_id=0,
-    sort_order_id=1,
-)
-
-
+    table_uuid="0d1e6a4e-24c8-4a6a-8d62-3f1b5c7a9e10", folder="data", **columns_of(REGULAR_EVENTS),
+    required=frozenset(("event_date", "project_id")), many_valued=frozenset(("uuid",)), day_column="event_date",
+    spec_id=0, sort_order_id=1,
+)  # fmt: skip
 QUARANTINED = replace(
-    LAYOUT,
-    field_ids={column.name: at for at, column in enumerate(QUARANTINE.columns, 1)},
-    types={column.name: column.type for column in QUARANTINE.columns},
-    required=frozenset(("arrival_date", "project_id", "source")),
-    many_valued=frozenset(),
-    day_column="arrival_date",
-    sort_order_id=0,
-    sort_by=QUARANTINE.write_order,
-)
+    LAYOUT, **columns_of(QUARANTINE), required=frozenset(("arrival_date", "project_id", "source")),
+    many_valued=frozenset(), day_column="arrival_date", sort_order_id=0, sort_by=QUARANTINE.write_order,
+)  # fmt: skip
 
 
 @dataclass
@@ -91,12 +86,14 @@ def a_line(number: int, day: date, **more: Any) -> bytes:
     return json.dumps({"event_time": f"{day} 10:00:00", "event_id": number, "uuid": f"u{number}", **more}).encode()
 
 
+def zipped(*lines: bytes) -> bytes:
+    return gzip.compress(b"\n".join(lines), 1)
+
+
 def run(shelf: Shelf, *projects: str, part: int = 0, parts: int = 1) -> Written:
     """One task's report; asserts that it equals the written files."""
-    group = [
-        a_share(key, project=project, part=part, parts=parts)
-        for key, project in zip(shelf.objects, projects, strict=True)
-    ]
+    placed = zip(shelf.objects, projects, strict=True)
+    group = [a_share(key, project=project, part=part, parts=parts) for key, project in placed]
     told = write_rows(ObjectWork(shelf, 1 << 24, 1 << 20), event_hashes(), LAYOUT, shelf, group)
     assert told.rows == sum(json.loads(file)["record-count"] for file in told.files)
     return told
@@ -110,17 +107,13 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
     """Scenario: two rounds of forty days, then another project. Outcome: 41 files, one open at a time; rows in order."""
     days = 40
     lines = [a_line(n, DAY - timedelta(days=n % days)) for n in range(2 * days)]
-    shelf = Shelf(
-        {"a": gzip.compress(b"\n".join(lines)), "b": gzip.compress(a_line(1, DAY)), "c": gzip.compress(a_line(2, DAY))}
-    )
+    shelf = Shelf({"a": zipped(*lines), "b": zipped(a_line(1, DAY)), "c": zipped(a_line(2, DAY))})
 
     found = run(shelf, PROJECT, "10002", "10002")
 
     files = [json.loads(file) for file in found.files]
-    assert {(*file["partition"], file["record-count"]) for file in files} == {
-        *((str(DAY - timedelta(days=n)), PROJECT, 2) for n in range(days)),
-        (str(DAY), "10002", 2),
-    }
+    of_first = {(str(DAY - timedelta(days=n)), PROJECT, 2) for n in range(days)}
+    assert {(*file["partition"], file["record-count"]) for file in files} == of_first | {(str(DAY), "10002", 2)}
     assert len(files) == days + 1 == len(shelf.files)
     assert shelf.most_open == 1
     for file in files:
@@ -141,7 +134,7 @@ def test_parts_of_an_object_are_the_object() -> None:
     """Scenario: twelve thousand lines in one to eight parts. Outcome: each row once, with its line; equal summaries."""
     odd = {7: b"   ", 4_001: b"[1]", 10_000: b"{", 11_999: b""}
     lines = [odd.get(n, a_line(n, DAY - timedelta(days=n % 2), city="x" * (n % 50))) for n in range(1, 12_001)]
-    body = gzip.compress(b"\n".join(lines), compresslevel=1)
+    body = zipped(*lines)
     whole = Shelf({"a": body})
     (summary,) = run(whole, PROJECT).summaries
     rows = sorted(rows_of(whole), key=lambda row: row["_line_number"])
@@ -170,19 +163,9 @@ def test_a_bad_object_is_bad_in_every_part_and_one_that_moved_between_them_moved
 
 def test_every_row_carries_the_hashes_of_what_was_parsed() -> None:
     """Outcome: the Python reference's hashes; a row with another transport shares its meaning alone."""
-    shelf = Shelf(
-        {
-            "a": gzip.compress(
-                b"\n".join(
-                    [
-                        a_line(1, DAY, city="Köln", location_lat=1.5),
-                        a_line(2, DAY, unknown=1),
-                        a_line(1, DAY, city="Köln", location_lat=1.5, processed_time="2026-02-02 11:00:00"),
-                    ]
-                )
-            )
-        }
-    )
+    here: dict[str, Any] = {"city": "Köln", "location_lat": 1.5}
+    again = a_line(1, DAY, **here, processed_time="2026-02-02 11:00:00")
+    shelf = Shelf({"a": zipped(a_line(1, DAY, **here), a_line(2, DAY, unknown=1), again)})
 
     run(shelf, PROJECT)
 
@@ -197,7 +180,7 @@ def test_every_row_carries_the_hashes_of_what_was_parsed() -> None:
 
 
 def test_a_full_warehouse_fails_the_task_by_its_name_and_leaves_nothing() -> None:
-    shelf = Shelf({"a": gzip.compress(b"\n".join(a_line(n, DAY - timedelta(days=n)) for n in range(3)))}, full_after=1)
+    shelf = Shelf({"a": zipped(*(a_line(n, DAY - timedelta(days=n)) for n in range(3)))}, full_after=1)
     with pytest.raises(LakehouseError, match="No space left"):
         run(shelf, PROJECT)
     assert not shelf.files
@@ -217,9 +200,7 @@ def test_refused_lines_and_objects_are_files_of_quarantine() -> None:
     """Outcome: a file for each arrival day; every refused line with its place and its batch's verdict; no good line."""
     later = DAY + timedelta(days=1)
     good, bad = a_line(1, DAY), b"\xff{"
-    shelf = Shelf(
-        {"a": gzip.compress(good + b"\n" + bad + b"\n"), "b": b"no gzip", "c": gzip.compress(b"[1]\n" + good)}
-    )
+    shelf = Shelf({"a": zipped(good, bad, b""), "b": b"no gzip", "c": zipped(b"[1]", good)})
     group = [a_share("a"), a_share("b", day=later), a_share("c", day=later)]
     work = ObjectWork(shelf, 1 << 24, 1 << 20, only_refused=True)
     accepted = {a_share("a").delivery.batch}
@@ -229,12 +210,12 @@ def test_refused_lines_and_objects_are_files_of_quarantine() -> None:
     assert [json.loads(file)["partition"] for file in told.files] == [[str(DAY), PROJECT], [str(later), PROJECT]]
     assert [one["object_key"] for one in told.summaries] == ["a", "b", "c"]
     rows = sorted(rows_of(shelf), key=lambda row: row["object_key"])
-    assert [(row["object_key"], row["line_number"], row["reason"], row["is_batch_accepted"]) for row in rows] == [
-        ("a", 2, "invalid_utf8", True),
-        ("b", None, "not_gzip", False),
-        ("c", 1, "not_an_object", False),
+    names = ("object_key", "line_number", "reason", "is_batch_accepted", "sample")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("a", 2, "invalid_utf8", True, bad),
+        ("b", None, "not_gzip", False, b"no gzip"),
+        ("c", 1, "not_an_object", False, b"[1]"),
     ]
-    assert [row["sample"] for row in rows] == [bad, b"no gzip", b"[1]"]
     full = Shelf(shelf.objects, full_after=1)
     with pytest.raises(LakehouseError, match="No space left"):
         write_refused(replace(work, reader=full), QUARANTINED, full, accepted, group)
