@@ -74,12 +74,12 @@ MUTATIONS = (
     Mutation(
         0, "a JVM starts on jars that nobody verified", "resources/spark/session.py",
         "    require_pinned(settings)\n", "",
-        "tests/unit/resources/test_jars.py::test_no_jvm_starts_on_a_jar_that_somebody_replaced",
+        "tests/unit/resources/test_spark.py::test_no_jvm_starts_on_a_jar_that_somebody_replaced",
     ),
     Mutation(
         0, "a chat reads markup in a reason", "pipeline_assets/operations/notices.py",
         '"text": as_chat(bounded(', '"text": str(bounded(',
-        "tests/unit/resources/test_golden_record.py::test_what_a_file_of_totals_says_begins_no_markup_in_a_chat",
+        "tests/unit/resources/test_golden.py::test_what_a_file_of_totals_says_begins_no_markup_in_a_chat",
     ),
     Mutation(
         0, "another distribution's files are imported as ours", "pipeline_assets/__init__.py",
@@ -210,7 +210,7 @@ MUTATIONS = (
     Mutation(
         10, "a delete file of another program is no change of a slice", "resources/iceberg/metadata.py",
         "sorted(self.paths | self.deletes)", "sorted(self.paths)",
-        "tests/unit/resources/test_table_files.py::test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone",
+        "tests/unit/resources/test_at_rest.py::test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone",
     ),
     Mutation(
         7, "a slice of raw comes back with the rows of some of its batches", "pipeline_assets/load/deliveries/accept.py",
@@ -311,7 +311,7 @@ MUTATIONS = (
     Mutation(
         7, "a golden total that does not agree is told to nobody", "resources/ledger/outbox.py",
         '                write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})', "                pass",
-        "tests/unit/resources/test_golden_record.py::test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare",
+        "tests/unit/resources/test_golden.py::test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare",
     ),
     Mutation(
         7, "no data is believed of keys that brought none", "pipeline_assets/operations/recover.py",

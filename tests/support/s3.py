@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -57,15 +58,19 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tests kill clients on purpose."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
+        """Tests kill clients on purpose, and let them reject a certificate."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
-def served(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
-    """URL of an HTTP server on this machine; a free port by default."""
+def served(
+    handler: type[BaseHTTPRequestHandler], port: int = 0, context: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """URL of an HTTP server on this machine; a free port by default; `context`: of TLS."""
     server = _Server(("127.0.0.1", port), handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -19,6 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, NestedField, StringType
 
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
@@ -26,6 +29,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.iceberg import catalog_at_rest
 from resources.iceberg.catalog_at_rest import (
     CatalogAtRest,
+    MetadataFile,
     TableAtRest,
     first_use,
     follows,
@@ -38,6 +42,10 @@ from resources.iceberg.catalog_at_rest import (
     read_metadata_files,
 )
 from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.metadata import LiveFiles, SliceFiles, slice_of
+from resources.iceberg.slice_changes import SliceChange
+from resources.iceberg.upkeep import is_written
+from tests.support.cases import cases
 from tests.support.s3 import BUCKET
 
 
@@ -55,6 +63,15 @@ def _write(place: Path, name: str, **changes: Any) -> None:
     path.write_bytes(gzip.compress(body) if ".gz." in name else body)
 
 
+def _read(place: Path) -> list[MetadataFile]:
+    objects = LakeObjects(str(place))
+    return read_metadata_files(objects, objects.list())
+
+
+def _log(*names: object) -> dict[str, Any]:
+    return {"metadata-log": [{"metadata-file": f"file:/x/metadata/{name}.metadata.json"} for name in names]}
+
+
 def test_files_are_grouped_by_their_table_newest_first(tmp_path: Path) -> None:
     _write(tmp_path, "00001-x.metadata.json", **{"last-updated-ms": 1000})
     _write(tmp_path, "00003-x.metadata.json", **{"last-updated-ms": 2000})
@@ -64,21 +81,16 @@ def test_files_are_grouped_by_their_table_newest_first(tmp_path: Path) -> None:
     _write(tmp_path, "00000-w.metadata.json", **{"table-uuid": "c", "last-sequence-number": 0})
     (tmp_path / "metadata" / "00009-v.metadata.json").write_bytes(b"")
     (tmp_path / "metadata" / ".00009-v.metadata.json.crc").write_bytes(b"crc")
-
-    objects = LakeObjects(str(tmp_path))
-    found = histories(read_metadata_files(objects, objects.list()))
-
+    found = histories(_read(tmp_path))
     names = {uuid: [one.name.removeprefix("metadata/")[:7] for one in files] for uuid, files in found.items()}
     assert names == {"a": ["00002-y", "00003-x", "00001-x"], "b": ["00002-z"]}
 
 
 def test_other_writers_order_of_keys_is_read_as_well(tmp_path: Path) -> None:
-    path = tmp_path / "metadata" / "00001-x.metadata.json"
-    path.parent.mkdir()
+    (tmp_path / "metadata").mkdir()
     late = {"schemas": ["x" * 9000], "snapshots": [{}], "table-uuid": "a", "last-updated-ms": 5, "format-version": 1}
-    path.write_text(json.dumps(late))
-    objects = LakeObjects(str(tmp_path))
-    (one,) = read_metadata_files(objects, objects.list())
+    (tmp_path / "metadata" / "00001-x.metadata.json").write_text(json.dumps(late))
+    (one,) = _read(tmp_path)
     assert (one.table_uuid, one.commits, one.updated_at.timestamp()) == ("a", 1, 0.005)
 
 
@@ -99,16 +111,13 @@ def test_what_a_clock_that_was_ahead_wrote_is_left_out_where_there_is_anything_e
     now = datetime(2026, 2, 2, tzinfo=UTC)
     for name, ahead in (("1", -60), ("2", 59), ("3", 61), ("4", 10**9)):
         _write(tmp_path, f"{name}.metadata.json", **{"last-updated-ms": round((now.timestamp() + ahead) * 1000)})
-    objects = LakeObjects(str(tmp_path))
-    (files,) = histories(read_metadata_files(objects, objects.list())).values()
+    (files,) = histories(_read(tmp_path)).values()
     assert [one.name for one in not_ahead(files, now)] == ["metadata/2.metadata.json", "metadata/1.metadata.json"]
-    assert not_ahead(files[:2], now) == files[:2]
-    assert not_ahead([], now) == []
+    assert (not_ahead(files[:2], now), not_ahead([], now)) == (files[:2], [])
 
 
 def test_a_metadata_file_names_the_one_it_followed(tmp_path: Path) -> None:
-    log = [{"metadata-file": f"file:/x/metadata/{name}.metadata.json"} for name in ("1", "2")]
-    _write(tmp_path, "3.metadata.json", **{"metadata-log": log})
+    _write(tmp_path, "3.metadata.json", **_log(1, 2))
     _write(tmp_path, "1.metadata.json")
     (tmp_path / "metadata" / "0.metadata.json").write_bytes(b'{"half')
     objects = LakeObjects(str(tmp_path))
@@ -118,17 +127,10 @@ def test_a_metadata_file_names_the_one_it_followed(tmp_path: Path) -> None:
 
 def test_a_metadata_file_follows_all_that_its_history_names(tmp_path: Path) -> None:
     """A file lists the latest ones before it, and the oldest of these lists others."""
-    for number in range(2, 9):
-        log = [
-            {"metadata-file": f"file:/x/metadata/{before}.metadata.json"}
-            for before in range(max(1, number - 2), number)
-        ]
-        _write(tmp_path, f"{number}.metadata.json", **{"metadata-log": log})
-    _write(tmp_path, "1.metadata.json")
-    objects = LakeObjects(str(tmp_path))
-    earlier = [
-        number for number in range(10) if follows(objects, "metadata/7.metadata.json", f"{number}.metadata.json")
-    ]
+    for number in range(1, 9):
+        _write(tmp_path, f"{number}.metadata.json", **_log(*range(max(1, number - 2), number)))
+    objects, last = LakeObjects(str(tmp_path)), "metadata/7.metadata.json"
+    earlier = [number for number in range(10) if follows(objects, last, f"{number}.metadata.json")]
     assert earlier == [1, 2, 3, 4, 5, 6]
     assert not follows(objects, "metadata/gone.metadata.json", "1.metadata.json")
 
@@ -142,7 +144,7 @@ def test_what_is_packed_or_nested_beyond_measure_tells_nothing(tmp_path: Path, m
     (place / "00003-b.gz.metadata.json").write_bytes(gzip.compress(b"{}")[:-9] + b"123456789")
     (place / "00004-c.metadata.json").write_bytes(b'{"table-uuid": ' + b"[" * 100_000)
     objects = LakeObjects(str(tmp_path))
-    told = {one.name[9:14]: one.table_uuid for one in read_metadata_files(objects, objects.list())}
+    told = {one.name[9:14]: one.table_uuid for one in _read(tmp_path)}
     assert told == {"00001": "a", "00002": None, "00003": None, "00004": None}
     assert predecessor(objects, "metadata/00002-a.gz.metadata.json") is None
     with pytest.raises(ValueError, match="object_too_large"):
@@ -164,27 +166,15 @@ def _state(*publishes: str | None, hours: int = 0, cut: bool = False, staged: st
     return {"current-snapshot-id": len(publishes) - 1, "snapshots": snapshots, "snapshot-log": log}
 
 
-@pytest.mark.parametrize(
-    ("b", "half"),
-    [
-        (_state(None, "old", "new"), set()),
-        (_state(None, "old", "new", None, hours=9), set()),
-        (_state(None, "old"), {"new"}),
-        (_state(None, "old", None, hours=9), {"new"}),
-        (_state(None, "old", staged="new"), {"new"}),
-        (_state(None, "old", hours=-1, cut=True), {"new"}),
-        (_state(None, None, hours=9, cut=True), set()),
-    ],
-    ids=[
-        "whole",
-        "whole, and older",
-        "half",
-        "half, and older",
-        "on a branch alone",
-        "cut off before it",
-        "cut off since",
-    ],
-)
+@cases(("b", "half"), {
+    "whole": (_state(None, "old", "new"), set()),
+    "whole, and older": (_state(None, "old", "new", None, hours=9), set()),
+    "half": (_state(None, "old"), {"new"}),
+    "half, and older": (_state(None, "old", None, hours=9), {"new"}),
+    "on a branch alone": (_state(None, "old", staged="new"), {"new"}),
+    "cut off before it": (_state(None, "old", hours=-1, cut=True), {"new"}),
+    "cut off since": (_state(None, None, hours=9, cut=True), set()),
+})  # fmt: skip
 def test_a_publish_counts_where_every_table_that_it_names_showed_it(b: dict[str, Any], half: set[str]) -> None:
     """A table that went on is evidence against it; one with a cut history, or none, is not."""
     assert half_published({"a": _state(None, "old", "new"), "b": b}) == half
@@ -256,3 +246,91 @@ def test_a_bucket_that_is_not_there_is_an_error_and_no_loss(bucket: Any) -> None
     path = "s3://no-such-bucket/lake/refined/events/data/event_date=2026-02-01/project_id=1/a.parquet"
     with pytest.raises(LakehouseError):
         gone_files([path])
+
+
+def test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone() -> None:
+    """The ledger trusts its rows only while live files are the recorded ones, and a delete file changes the rows."""
+    alone = SliceFiles(frozenset({"a", "b"}), 30)
+    hidden = replace(alone, deletes=frozenset({"d"}))
+    assert hidden.file_hash != alone.file_hash
+    assert replace(hidden, deletes=frozenset()).file_hash == alone.file_hash
+    files = LiveFiles({"a": 1, "b": 2})
+    deleted = LiveFiles(files)
+    deleted.deletes = {"a": {"d": 3}}
+    assert (files.names, deleted.names) == ({"a", "b"}, {"a", "b", "d"})
+
+
+def test_the_cause_of_rows_that_came_back_is_read_back_with_its_number() -> None:
+    cause = Cause.of(CauseKind.UNDELETED, 3)
+    assert (Cause.parse(cause.text), cause.kind, cause.is_found) == (cause, CauseKind.UNDELETED, False)
+    assert cause.text.endswith("no way to erase; rows that came back: 3")
+
+
+@pytest.mark.parametrize("partition", ["PartitionData{}", "PartitionData{event_date=20486}"])
+def test_a_file_that_another_program_wrote_without_our_partitions_is_named(partition: str) -> None:
+    """Scenario: another program removed a partition field and wrote. Outcome: one sentence with the file."""
+    shown = SimpleNamespace(toString=lambda: partition)
+    file = SimpleNamespace(partition=lambda: shown, location=lambda: "s3://b/f.parquet")
+    with pytest.raises(LakehouseError, match=r"s3://b/f.parquet: lies in no partition of a day and a project"):
+        slice_of(file)
+
+
+def test_a_conflict_names_the_slices_that_were_lost_or_all_where_nobody_knows_which() -> None:
+    one, two = (Slice(date(2026, 2, day), "10001") for day in (2, 3))
+    change = SliceChange(REFINED_EVENTS, 1, frozenset({one, two}), LiveFiles(), LiveFiles())
+    everything, known = change.lost("is gone"), change.lost("is gone", slices={two})
+    assert everything.slices == {("refined/events", one), ("refined/events", two)}
+    assert (known.slices, known.subject) == ({("refined/events", two)}, f"refined/events {two}")
+
+
+TABLE = "0d1e6a4e-24c8-4a6a-8d62-3f1b5c7a9e10"
+OTHER = "8d2895f4-4e8f-480c-9f36-908f9b5a8b7b"
+DAY = "data/event_date=2026-02-02/project_id=10001"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{DAY}/{TABLE}-1ea94b7d0c664e0f9d0f4a3f8c2b7d55.parquet",
+        f"{DAY}/00000-118-{OTHER}-0-00001.parquet",
+        f"{DAY}/00012-3-{OTHER}-00002.parquet",
+        f"{DAY}/00000-118-{OTHER}-0-00001-deletes.parquet",
+        f"{DAY}/00000-118-{OTHER}-0-00001-deletes.puffin",
+        f"data/valid_from=2026-02-01/project_id=all/00000-118-{OTHER}-0-00001.parquet",
+        f"metadata/{OTHER}-m0.avro",
+        f"metadata/optimized-m-{OTHER}.avro",
+        f"metadata/snap-5714608875437899243-1-{OTHER}.avro",
+        f"metadata/00004-{OTHER}.metadata.json",
+        f"metadata/00004-{OTHER}.gz.metadata.json",
+        f"metadata/5714608875437899243-{OTHER}.stats",
+        f"metadata/partition-stats-5714608875437899243-{OTHER}.parquet",
+    ],
+)
+def test_a_name_of_ours_or_icebergs_in_its_place_may_go(name: str) -> None:
+    assert is_written(name, TABLE)
+    assert not any(is_written(other, TABLE) for other in (f"copy/{name}", f"{name}.bak"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "figures.csv",
+        "data/customers.parquet",
+        f"{DAY}/1ea94b7d0c664e0f9d0f4a3f8c2b7d55.parquet",
+        f"{DAY}/{OTHER}-1ea94b7d0c664e0f9d0f4a3f8c2b7d55.parquet",
+        f"{DAY}/part-00000-{OTHER}-c000.snappy.parquet",
+        f"{DAY}/20260202_101010_00007_abcde-{OTHER}.parquet",
+        f"data/00000-118-{OTHER}-0-00001.parquet",
+        f"data/event_date=2026-02-02/00000-118-{OTHER}-0-00001.parquet",
+        f"{DAY}/more/00000-118-{OTHER}-0-00001.parquet",
+        f"{DAY}/00000-118-{OTHER}-0-00001.csv",
+        f"metadata/more/{OTHER}-m0.avro",
+        "metadata/v3.metadata.json",
+        "metadata/00001-mine.metadata.json",
+        f"metadata/{OTHER}.avro",
+        "",
+    ],
+)
+def test_every_other_name_stays(name: str) -> None:
+    assert not is_written(name, TABLE)

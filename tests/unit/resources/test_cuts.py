@@ -38,8 +38,7 @@ def test_a_cut_is_found_by_its_run_and_by_its_time(ledger: Ledger) -> None:
     record(ledger, "bb22", "2026-02-02T11:00:00+00:00", raw=3)
     record(ledger, "cc33", "2026-02-02T10:30:00+00:00", raw=4)
     assert newest_cut(ledger).snapshots == {RAW: 4}
-    assert cut_of_run(ledger, "aa11").snapshots == {RAW: FIRST}
-    assert cut_of_run(ledger, "bb").number == 3
+    assert (cut_of_run(ledger, "aa11").snapshots, cut_of_run(ledger, "bb").number) == ({RAW: FIRST}, 3)
     moments = {"2026-02-02T10:00:00": FIRST, "2026-02-02T10:00:00.499999": FIRST, "2026-02-02T10:00:00.5": SECOND}
     assert {text: cut_at(ledger, at(text)).snapshots[RAW] for text in moments} == moments
     assert cut_at(ledger, at("2026-02-02T10:45")).snapshots == {RAW: 4}

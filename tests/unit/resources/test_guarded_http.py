@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ssl
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -61,7 +59,6 @@ def test_a_name_that_changes_its_mind_is_asked_where_it_was_looked_at() -> None:
             hosts.append(self.headers["Host"])
             self.send_response(302)
             self.send_header("Location", "http://169.254.169.254/latest")
-            self.send_header("Content-Length", "0")
             self.end_headers()
 
         def log_message(self, *_: object) -> None: ...
@@ -74,8 +71,7 @@ def test_a_name_that_changes_its_mind_is_asked_where_it_was_looked_at() -> None:
             assert (answer.status_code, answer.history) == (302, [])
             with pytest.raises(ForbiddenAddressError):
                 client.get(url)
-    assert hosts == [url.removeprefix("http://")]
-    assert len(names.asked) == 2
+    assert (hosts, len(names.asked)) == ([url.removeprefix("http://")], 2)
 
 
 def test_a_webhook_whose_name_leads_there_is_told_nothing_and_is_not_tried_again(
@@ -84,12 +80,8 @@ def test_a_webhook_whose_name_leads_there_is_told_nothing_and_is_not_tried_again
     names = Names(["169.254.169.254"])
     monkeypatch.setattr(guarded_http, "guarded_client", lambda url: guarded_client(url, resolve=names))
     answer = guarded_http.post("https://hooks.example/secret", b"{}", None, attempts=3, deadline=time.monotonic() + 5)
-    assert not answer.is_taken
-    assert not answer.is_for_good
-    assert (
-        answer.reason == "its name leads to 169.254.169.254, which is where a machine or its cloud serves its own keys"
-    )
-    assert len(names.asked) == 1
+    said = "its name leads to 169.254.169.254, which is where a machine or its cloud serves its own keys"
+    assert (answer, len(names.asked)) == (Answer(is_taken=False, reason=said), 1)
 
 
 def test_this_machine_is_never_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +115,7 @@ def test_a_proxy_without_a_scheme_is_asked_by_http(name: str, monkeypatch: pytes
 
 @pytest.mark.usefixtures("no_proxy")
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
-@pytest.mark.parametrize(
-    "server", ["socks5://{}proxy.example:1080", "ftp://{}proxy.example", "http://{}proxy.example:p"]
-)
+@pytest.mark.parametrize("server", ["socks5://{}proxy.example:1", "ftp://{}proxy.example", "http://{}proxy.example:p"])
 def test_a_proxy_that_cannot_be_used_is_named_without_what_it_holds(
     server: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,23 +148,13 @@ def a_tls_server(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
+    subject, now, day = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), datetime.now(UTC), timedelta(1)
+    made = x509.CertificateBuilder(subject, subject, key.public_key(), 1, now - day, now + day)
+    certificate = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), False).sign(
+        key, hashes.SHA256()
     )
-    pem = folder / "server.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    pem, form = folder / "server.pem", serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + private)
 
     class Answer(BaseHTTPRequestHandler):
@@ -184,22 +164,10 @@ def a_tls_server(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
         def log_message(self, *_: object) -> None: ...
 
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that rejects the certificate hangs up."""
-
-    server = Server(("127.0.0.1", 0), Answer)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f":{server.server_port}", pem
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(Answer, context=context) as url:
+        yield url.removeprefix("http://127.0.0.1"), pem
 
 
 def test_the_certificate_is_that_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,11 @@ class Told(NamedTuple):
 RACE = Told(LakehouseUnavailableError, ("another writer was faster",), is_tried_again=True)
 PASSING = Told(LakehouseUnavailableError, ("catalog or warehouse is out of reach",), is_tried_again=True)
 AHEAD = "lies ahead of this machine's clock"
+AHEAD_BY_FAR = f"its newest commit is of 2100-01-01 00:00:00 UTC, which {AHEAD}"
+
+
+def _ours(*says: str) -> Told:
+    return Told(LakehouseError, says)
 
 
 def _full(frame: str) -> str:
@@ -54,46 +59,34 @@ TEXTS = {
     "Premature end of Content-Length delimited message body (expected: 100; received: 50)": PASSING,
     "java.net.SocketTimeoutException: Read timed out": PASSING,
     "S3Exception: Please reduce your request rate. (Service: S3, Status Code: 429, Request ID: 1)": PASSING,
-    f"org.apache.iceberg.exceptions.NotFoundException: Location does not exist: s3://lake/{GONE}": Told(LakehouseError, LOST),
+    f"org.apache.iceberg.exceptions.NotFoundException: Location does not exist: s3://lake/{GONE}": _ours(*LOST),
     f"org.apache.iceberg.exceptions.NotFoundException: Failed to open input stream for file: file:/lake/{GONE}\n"
-    "Caused by: java.io.FileNotFoundException: File not found": Told(LakehouseError, LOST),
-    f"java.io.FileNotFoundException: File /lake/{GONE} does not exist": Told(LakehouseError, LOST),
-    "java.io.IOException: No space left on device": Told(LakehouseError, ("Make room",)),
-    _full("org.apache.spark.storage.TimeTrackingOutputStream.write(X.java:59)"): Told(LakehouseError, ("spark.local.dir",)),
-    _full("org.apache.iceberg.aws.s3.S3OutputStream.write(S3OutputStream.java:1)"): Told(LakehouseError, ("s3.staging-dir",)),
-    _full("org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(X.java:1)"): Told(
-        LakehouseError, ("the warehouse",)
-    ),
-    "org.apache.iceberg.exceptions.NotAuthorizedException: no such credential": Told(
-        LakehouseError, ("the catalog cannot be opened",)
-    ),
-    "org.apache.iceberg.exceptions.ForbiddenException: no such credential": Told(
-        LakehouseError, ("the catalog cannot be opened",)
-    ),
+    "Caused by: java.io.FileNotFoundException: File not found": _ours(*LOST),
+    f"java.io.FileNotFoundException: File /lake/{GONE} does not exist": _ours(*LOST),
+    "java.io.IOException: No space left on device": _ours("Make room"),
+    _full("org.apache.spark.storage.TimeTrackingOutputStream.write(X.java:59)"): _ours("spark.local.dir"),
+    _full("org.apache.iceberg.aws.s3.S3OutputStream.write(S3OutputStream.java:1)"): _ours("s3.staging-dir"),
+    _full("org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(X.java:1)"): _ours("the warehouse"),
+    "org.apache.iceberg.exceptions.NotAuthorizedException: no such credential": _ours("the catalog cannot be opened"),
+    "org.apache.iceberg.exceptions.ForbiddenException: no such credential": _ours("the catalog cannot be opened"),
     # As Java's S3 client puts it: the sentence without S3's code.
     "An error occurred while calling o1.loadTable.\n: software.amazon.awssdk.services.s3.model.S3Exception: "
     "The provided token has expired. (Service: S3, Status Code: 400, Request ID: 1, Extended Request ID: null)\n"
-    "\tat software.amazon.awssdk.services.s3.DefaultS3Client.getObject(DefaultS3Client.java:1)": Told(
-        LakehouseError, ("the warehouse refused: The provided token has expired. Nothing more was published.",)
-    ),
+    "\tat software.amazon.awssdk.services.s3.DefaultS3Client.getObject(DefaultS3Client.java:1)":
+        _ours("the warehouse refused: The provided token has expired. Nothing more was published."),
     "software.amazon.awssdk.core.exception.SdkClientException: Unable to load credentials from any of the providers in the "
-    "chain AwsCredentialsProviderChain(credentialsProviders=[…]) : [ProfileCredentialsProvider(): Token is expired]": Told(
-        LakehouseError, ("Check the credentials",)
-    ),
+    "chain AwsCredentialsProviderChain(credentialsProviders=[…]) : [ProfileCredentialsProvider(): Token is expired]":
+        _ours("Check the credentials"),
     "software.amazon.awssdk.services.sts.model.ExpiredTokenException: Token expired: 1764000000 must be before 1764000001 "
-    "(Service: Sts, Status Code: 400, Request ID: 1)": Told(LakehouseError, ("Check the credentials",)),
+    "(Service: Sts, Status Code: 400, Request ID: 1)": _ours("Check the credentials"),
     "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n"
     "Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)": Told(
         WorkerLostError, ("a Python worker of Spark was killed",)
     ),
-    "Invalid update timestamp 1770000000000: before last snapshot log entry at 4102444800000": Told(
-        LakehouseError, (f"its newest commit is of 2100-01-01 00:00:00 UTC, which {AHEAD}",)
-    ),
-    "Invalid update timestamp 1770000000000: before the latest metadata log entry timestamp 4102444800000": Told(
-        LakehouseError, (f"its newest commit is of 2100-01-01 00:00:00 UTC, which {AHEAD}",)
-    ),
+    "Invalid update timestamp 1770000000000: before last snapshot log entry at 4102444800000": _ours(AHEAD_BY_FAR),
+    "Invalid update timestamp 1770000000000: before the latest metadata log entry timestamp 4102444800000": _ours(AHEAD_BY_FAR),
     # A staging at this machine's earlier time follows a snapshot of main at its later one.
-    "IllegalArgumentException: [BUG] Expected sorted snapshot log entries.": Told(LakehouseError, (AHEAD,)),
+    "IllegalArgumentException: [BUG] Expected sorted snapshot log entries.": _ours(AHEAD),
 }  # fmt: skip
 
 

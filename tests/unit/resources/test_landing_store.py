@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ from resources.landing import bucket as landing_places
 from resources.landing import folder as landing_folder
 from resources.landing import store as landing_store
 from resources.landing.folder import Folder
-from resources.landing.store import LandingStore
+from resources.landing.store import LandingStore, each_at_once
 from tests.support.s3 import a_server_that_answers
 
 DAY = date(2026, 2, 2)
@@ -59,6 +60,10 @@ class Place:
     store: LandingStore
     put: Callable[[str, bytes], object]
     delete: Callable[[str], object]
+
+    def fill(self, *keys: str) -> None:
+        for key in keys:
+            self.put(key, b"x")
 
 
 @dataclass(frozen=True)
@@ -175,14 +180,28 @@ def the_delivery(place: Place) -> Delivery:
 
 
 @contextmanager
-def an_s3_that_answers(status: int, code: str, *, first_listing: tuple[str, ...] = ()) -> Iterator[str]:
-    """URL of a server that fails every request the same way, after one listing of the given keys."""
+def an_s3_that_answers(
+    status: int, code: str, *, first_listing: tuple[str, ...] = (), attempts: int = 2
+) -> Iterator[LandingStore]:
+    """A bucket of a server that fails every request the same way, after one listing of the given keys."""
     objects = "".join(f"<Contents><Key>{key}</Key><Size>1</Size>{_REST}</Contents>" for key in first_listing)
     answers = [(200, f"<ListBucketResult>{objects}</ListBucketResult>")] if first_listing else []
-
     failure = (status, f"<Error><Code>{code}</Code><Message>because</Message></Error>")
     with a_server_that_answers(lambda _: answers.pop() if answers else failure) as url:
-        yield url
+        yield a_bucket_at(url, attempts)
+
+
+def a_bucket_at(url: str, attempts: int = 2) -> LandingStore:
+    return a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=attempts))
+
+
+def refusals(store: LandingStore, error: type[TidemarkError], match: str | None = None) -> list[TidemarkError]:
+    """Of a listing, and of an object's reading."""
+    with pytest.raises(error, match=match) as on_list:
+        listed(store)
+    with pytest.raises(error, match=match) as on_read:
+        whole(store, a_key(), '"e"')
+    return [on_list.value, on_read.value]
 
 
 def test_a_folder_is_listed_whole_whatever_its_names(place: Place) -> None:
@@ -190,14 +209,10 @@ def test_a_folder_is_listed_whole_whatever_its_names(place: Place) -> None:
     for key in ("golden/2026-02-02.csv", "golden/notes.txt", "golden-of-others/2026-02-02.csv", a_key()):
         place.put(key, b"dayday")
     first, second = place.store.list_folder("golden")
-    assert [(one.key, one.size_bytes) for one in (first, second)] == [
-        ("golden/2026-02-02.csv", 6),
-        ("golden/notes.txt", 6),
-    ]
+    sizes = [(one.key, one.size_bytes) for one in (first, second)]
+    assert sizes == [("golden/2026-02-02.csv", 6), ("golden/notes.txt", 6)]
     assert whole(place.store, first.key, first.etag) == b"dayday"
-    found = place.store.find(first.key)
-    assert found is not None
-    assert found.etag == first.etag
+    assert place.store.find(first.key) == first
 
 
 def test_a_window_holds_its_days_and_nothing_else(place: Place) -> None:
@@ -213,10 +228,7 @@ def test_a_window_holds_its_days_and_nothing_else(place: Place) -> None:
 
 
 def test_sources_and_projects_stay_apart(place: Place) -> None:
-    place.put(a_key(project="10001"), b"x")
-    place.put(a_key(project="10002"), b"x")
-    place.put(a_key(project="100012"), b"x")
-    place.put(a_key(project="10001-backfill"), b"x")
+    place.fill(*(a_key(project=project) for project in ("10001", "10002", "100012", "10001-backfill")))
     assert keys(listed(place.store, projects=("10002", "10001"))) == [a_key(), a_key(project="10002")]
     backfill = listed(place.store, source=Source.BACKFILL)
     assert keys(backfill) == [a_key(project="10001-backfill")]
@@ -226,11 +238,9 @@ def test_sources_and_projects_stay_apart(place: Place) -> None:
 def test_a_backfill_folder_is_listed_under_both_of_its_names(place: Place) -> None:
     before = DAY - timedelta(days=400)
     expected = [a_key(project=prefix, folder="10001-backfill") for prefix in ("10001-backfill", "10001")]
-    for key in [*expected, a_key(day=before, folder="10001-backfill")]:
-        place.put(key, b"x")
+    place.fill(*expected, a_key(day=before, folder="10001-backfill"))
     listing = listed(place.store, source=Source.BACKFILL)
-    assert sorted(keys(listing)) == sorted(expected)
-    assert min(listing.arrival_days["10001"]) == before
+    assert (sorted(keys(listing)), min(listing.arrival_days["10001"])) == (sorted(expected), before)
 
 
 def test_a_project_without_a_folder_has_nothing(place: Place) -> None:
@@ -248,42 +258,37 @@ def test_a_first_arrival_may_lie_after_the_window_or_be_a_marker(place: Place) -
 
 
 def test_odd_objects_are_reported_and_never_loaded(place: Place) -> None:
-    odd = {
+    unknown = (
+        f"{DAY}_24#0.json.gz",
+        f"{DAY}_5 copy.json.gz",
+        f"{DAY}_5%25231.json.gz",
+        f"{DAY}_ü",
+        f"{DAY}/{DAY}_5#0.json.gz",
+    )
+    odd = {f"10001/10001_{name}": Oddity.UNKNOWN_NAME for name in unknown} | {
         f"10001/-189524_{DAY}_5.json.gz": Oddity.MERGED_IDS,
-        f"10001/10001_{DAY}_24#0.json.gz": Oddity.UNKNOWN_NAME,
-        f"10001/10001_{DAY}_5 copy.json.gz": Oddity.UNKNOWN_NAME,
-        f"10001/10001_{DAY}_5%25231.json.gz": Oddity.UNKNOWN_NAME,
-        f"10001/10001_{DAY}_ü": Oddity.UNKNOWN_NAME,
-        f"10001/10001_{DAY}/{DAY}_5#0.json.gz": Oddity.UNKNOWN_NAME,
         f"10001/10001-backfill_{DAY}_5#0.json.gz": Oddity.WRONG_PREFIX,
     }
-    for key in [*odd, a_key(shard=1)]:
-        place.put(key, b"x")
+    place.fill(*odd, a_key(shard=1))
     listing = listed(place.store)
     assert keys(listing) == [a_key(shard=1)]
     assert {found.key: found.oddity for found in listing.odd_objects} == odd
 
 
 def test_odd_objects_behind_the_days_are_seen_in_a_folder_only(place: Place) -> None:
-    for key in ("10001/#before.txt", "10001/notes.txt", a_key()):
-        place.put(key, b"x")
+    place.fill("10001/#before.txt", "10001/notes.txt", a_key())
     listing = listed(place.store)
-    assert keys(listing) == [a_key()]
     seen = ["10001/#before.txt"] if place.store.url.startswith("s3:") else ["10001/#before.txt", "10001/notes.txt"]
-    assert [found.key for found in listing.odd_objects] == seen
+    assert (keys(listing), [found.key for found in listing.odd_objects]) == ([a_key()], seen)
 
 
 def test_an_encoded_name_is_read_as_what_it_is_and_as_the_object_that_has_it(place: Place) -> None:
-    for key, body in ((f"10001/10001_{DAY}_7#0.json.gz", b"vendor"), (f"10001/10001_{DAY}_7%230.json.gz", b"copier")):
+    bodies = {f"10001/10001_{DAY}_7#0.json.gz": b"vendor", f"10001/10001_{DAY}_7%230.json.gz": b"copier"}
+    for key, body in bodies.items():
         place.put(key, body)
-    found = {
-        one.key: (one.hour, one.shard, place.store.open(one.key, one.etag).read())
-        for one in listed(place.store).deliveries
-    }
-    assert found == {
-        f"10001/10001_{DAY}_7#0.json.gz": (7, 0, b"vendor"),
-        f"10001/10001_{DAY}_7%230.json.gz": (7, 0, b"copier"),
-    }
+    found = listed(place.store).deliveries
+    assert {one.key: whole(place.store, one.key, one.etag) for one in found} == bodies
+    assert {(one.hour, one.shard) for one in found} == {(7, 0)}
 
 
 @pytest.mark.parametrize("pattern", ["{prefix}_{hour}_{date}_done", "done.{date}.{hour}.{prefix}"])
@@ -300,8 +305,7 @@ def test_markers_are_found_whatever_they_begin_with(place: Place, pattern: str) 
 
 def test_more_objects_than_a_page_are_all_listed_once_in_order(place: Place) -> None:
     expected = [a_key(hour=hour, shard=shard) for hour in range(11) for shard in range(100)]
-    for key in reversed(expected):
-        place.put(key, b"x")
+    place.fill(*reversed(expected))
     assert keys(listed(place.store)) == expected
 
 
@@ -315,8 +319,8 @@ def test_a_failpoint_stands_behind_every_project(folder: Place, monkeypatch: pyt
 def test_what_nobody_will_ask_for_is_listed_cheaply_and_told(place: Place) -> None:
     """One object dated 2006 and one dated 2062, beside two true days: named, and neither moves the start."""
     today, long_ago, far = DAY + timedelta(days=8), date(2006, 1, 1), date(2062, 1, 1)
-    for day in (long_ago, DAY, DAY + timedelta(days=1), today + timedelta(days=1), far):
-        place.put(a_key(day=day), b"x")
+    days = (long_ago, DAY, DAY + timedelta(days=1), today + timedelta(days=1), far)
+    place.fill(*(a_key(day=day) for day in days))
     listing = place.store.list(Source.REGULAR, ["10001"], DAY, DAY, asked_for(Settings(), today))
     assert [one.batch.arrival_date for one in listing.strays] == [long_ago, far]
     assert first_believable(listing.arrival_days["10001"], today) == DAY
@@ -326,26 +330,17 @@ def test_what_nobody_will_ask_for_is_listed_cheaply_and_told(place: Place) -> No
 
 
 def test_of_many_strays_the_first_and_the_last_are_kept(folder: Place) -> None:
-    first = date(2006, 1, 1)
-    for number in range(250):
-        folder.put(a_key(day=first + timedelta(days=number)), b"x")
-    folder.put(a_key(day=first, project="10002"), b"x")
-    asked = asked_for(Settings(), DAY)
-    strays = folder.store.list(Source.REGULAR, ["10001", "10002"], DAY, DAY, asked).strays
-    days = [first + timedelta(days=number) for number in (*range(100), *range(150, 250))]
-    assert [(one.batch.project_id, one.batch.arrival_date) for one in strays] == [
-        *(("10001", day) for day in days),
-        ("10002", first),
-    ]
-    assert describe_strays([one.key for one in strays]).startswith(
-        "at least 201 objects arrived on days that no load will read"
-    )
+    days = [date(2006, 1, 1) + timedelta(days=number) for number in range(250)]
+    folder.fill(*(a_key(day=day) for day in days), a_key(day=days[0], project="10002"))
+    strays = folder.store.list(Source.REGULAR, ["10001", "10002"], DAY, DAY, asked_for(Settings(), DAY)).strays
+    expected = [*(("10001", day) for day in (*days[:100], *days[150:])), ("10002", days[0])]
+    assert [(one.batch.project_id, one.batch.arrival_date) for one in strays] == expected
+    told = describe_strays([one.key for one in strays])
+    assert told.startswith("at least 201 objects arrived on days that no load will read")
 
 
 def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Server) -> None:
-    for offset in range(-500, 501):
-        for hour in range(4):
-            bucket.put(a_key(day=DAY + timedelta(days=offset), hour=hour), b"x")
+    bucket.fill(*(a_key(day=DAY + timedelta(days=at), hour=hour) for at in range(-500, 501) for hour in range(4)))
     s3_server.requests.clear()
     listing = listed(bucket.store, first=DAY, last=DAY + timedelta(days=6))
     assert len(listing.deliveries) == 28
@@ -359,16 +354,13 @@ def test_a_week_in_a_long_history_costs_a_few_pages(bucket: Place, s3_server: Se
 @pytest.mark.parametrize("count_of_good", [3, 1100])
 def test_a_key_that_cannot_be_read_hides_no_other_in_a_bucket(bucket: Place, odd: str, count_of_good: int) -> None:
     expected = [a_key(shard=shard) for shard in range(count_of_good)]
-    for key in [*expected, a_key(day=DAY + timedelta(days=1))]:
-        bucket.put(key, b"x")
+    bucket.fill(*expected, a_key(day=DAY + timedelta(days=1)))
     plain = listed(bucket.store)
-    bucket.put(odd, b"x")
+    bucket.fill(odd)
     listing = listed(bucket.store)
     assert keys(listing) == expected
-    assert listing.deliveries == plain.deliveries
-    assert [found.key for found in listing.odd_objects] == [odd]
-    if "//" in odd:
-        assert "copy the object to a key without" in listing.odd_objects[0].detail
+    assert (listing.deliveries, [found.key for found in listing.odd_objects]) == (plain.deliveries, [odd])
+    assert "//" not in odd or "copy the object to a key without" in listing.odd_objects[0].detail
 
 
 @pytest.mark.parametrize("odd", [b"10001_2026-02-02_5\n#0.json.gz", b"\xff.json.gz"])
@@ -413,10 +405,10 @@ def test_whether_an_object_is_readable_costs_one_byte(place: Place, monkeypatch:
 
 def test_nobody_can_tell_whether_an_object_is_readable_where_landing_is_out_of_reach() -> None:
     found = Delivery(BatchKey(Source.REGULAR, "10001", DAY), 5, 0, a_key(), '"e"', 1)
-    with an_s3_that_answers(403, "AccessDenied") as url:
-        assert not a_store("s3://bucket", s3=S3Resource(endpoint_url=url)).is_readable(found)
+    with an_s3_that_answers(403, "AccessDenied") as store:
+        assert not store.is_readable(found)
     with pytest.raises(LandingUnavailableError):
-        a_store("s3://bucket", s3=S3Resource(endpoint_url="http://127.0.0.1:1", max_attempts=1)).is_readable(found)
+        a_bucket_at("http://127.0.0.1:1", 1).is_readable(found)
 
 
 def test_an_object_overwritten_or_deleted_since_it_was_listed_has_moved(place: Place) -> None:
@@ -454,12 +446,8 @@ def test_a_store_in_use_travels_to_other_processes(place: Place, tmp_path: Path)
         "import pathlib, pickle, sys; store = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes());"
         "sys.stdout.buffer.write(store.open(sys.argv[2], sys.argv[3]).read()); assert 'dagster' not in sys.modules"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "store"), found.key, found.etag],
-        capture_output=True,
-        check=False,
-        cwd=Path(__file__).parents[3],
-    )
+    command = [sys.executable, "-c", program, str(tmp_path / "store"), found.key, found.etag]
+    done = subprocess.run(command, capture_output=True, check=False, cwd=Path(__file__).parents[3])
     assert (done.stdout, done.stderr) == (b"content", b"")
 
 
@@ -495,8 +483,7 @@ def test_a_link_that_leads_out_is_named_and_never_read(folder: Place, tmp_path: 
     assert keys(listing) == [a_key()]
     named = {found.key: found for found in listing.odd_objects}
     assert named.keys() == {a_key(shard=2), a_key(shard=3), "10001/more", "10002"}
-    assert {found.oddity for found in named.values()} == {Oddity.LINK}
-    assert all("leads out of landing" in found.detail for found in named.values())
+    assert all((one.oddity, "leads out of landing" in one.detail) == (Oddity.LINK, True) for one in named.values())
     with pytest.raises(UnreadableObjectError, match="leads out of landing"):
         whole(folder.store, a_key(shard=2), "e")
 
@@ -546,11 +533,10 @@ def test_links_inside_are_followed_and_the_root_may_be_one(folder: Place, tmp_pa
 def test_loops_and_pipes_hang_nothing_and_are_refused_one_by_one(folder: Place) -> None:
     folder.put(a_key(), b"x")
     root = Path(folder.store.url)
-    (root / a_key(shard=2)).symlink_to(root / a_key(shard=2))
-    (root / a_key(shard=3)).symlink_to("nowhere")
+    links = {a_key(shard=2): root / a_key(shard=2), a_key(shard=3): "nowhere", "10001/again": "..", "10002": "10002"}
+    for name, target in links.items():
+        (root / name).symlink_to(target)
     os.mkfifo(root / a_key(shard=4))
-    (root / "10001/again").symlink_to("..")
-    (root / "10002").symlink_to("10002")
     listing = listed(folder.store, projects=("10001", "10002"))
     assert keys(listing) == [a_key(), *(a_key(shard=shard) for shard in (2, 3, 4))]
     assert [found.key for found in listing.odd_objects] == ["10001/again", "10002"]
@@ -567,8 +553,7 @@ def test_a_folder_below_that_cannot_be_listed_hides_nothing_beside_it(
     folder: Place, monkeypatch: pytest.MonkeyPatch, failure: OSError, is_named: bool
 ) -> None:
     """Another user's folder, or one removed meanwhile, holds no delivery. The project's own folder must be listable."""
-    for key in (a_key(), "10001/lost+found/x", "10001/lost+found/deeper/y", "10001/more/z"):
-        folder.put(key, b"x")
+    folder.fill(a_key(), "10001/lost+found/x", "10001/lost+found/deeper/y", "10001/more/z")
     refused, scan = ["lost+found"], os.scandir
 
     def scandir(path: Any) -> Any:
@@ -579,11 +564,10 @@ def test_a_folder_below_that_cannot_be_listed_hides_nothing_beside_it(
     monkeypatch.setattr(landing_folder.os, "scandir", scandir)
     listing = listed(folder.store)
     assert keys(listing) == [a_key()]
-    odd = {found.key: found for found in listing.odd_objects}
+    odd = {found.key: (found.oddity, found.detail) for found in listing.odd_objects}
+    expected = (Oddity.UNLISTED, f"a folder that cannot be listed ({failure.strerror})")
     assert odd.keys() == {"10001/more/z", *(["10001/lost+found"] if is_named else [])}
-    if is_named:
-        assert odd["10001/lost+found"].oddity is Oddity.UNLISTED
-        assert odd["10001/lost+found"].detail == f"a folder that cannot be listed ({failure.strerror})"
+    assert odd.get("10001/lost+found", expected) == expected
     refused.append("10001")
     with pytest.raises((LandingAccessError, LandingUnavailableError)):
         listed(folder.store)
@@ -606,12 +590,7 @@ def test_a_missing_root_is_not_an_empty_landing(folder: Place, tmp_path: Path) -
 
 
 def test_a_missing_bucket_is_not_an_empty_landing(bucket: Place) -> None:
-    del bucket
-    store = a_store("s3://no-such-bucket")
-    with pytest.raises(LandingAccessError, match="NoSuchBucket"):
-        listed(store)
-    with pytest.raises(LandingAccessError, match="NoSuchBucket"):
-        whole(store, a_key(), '"e"')
+    refusals(a_store("s3://no-such-bucket"), LandingAccessError, "NoSuchBucket")
 
 
 def test_fields_of_the_resource_win_over_variables(
@@ -669,16 +648,11 @@ def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_asks_for_a_person_and_a_bad_moment_for_time(
     status: int, code: str, error: type[TidemarkError]
 ) -> None:
-    with an_s3_that_answers(status, code) as url:
-        store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=2))
-        with pytest.raises(error) as on_list:
-            listed(store)
-        with pytest.raises(error) as on_read:
-            whole(store, a_key(), '"e"')
-    assert on_list.value.subject == "s3://bucket"
-    assert on_read.value.subject == a_key()
-    assert "\n" not in str(on_list.value) + str(on_read.value)
-    assert status == 301 or code in str(on_read.value)
+    with an_s3_that_answers(status, code) as store:
+        on_list, on_read = refusals(store, error)
+    assert (on_list.subject, on_read.subject) == ("s3://bucket", a_key())
+    assert "\n" not in str(on_list) + str(on_read)
+    assert status == 301 or code in str(on_read)
 
 
 @pytest.mark.parametrize(
@@ -696,10 +670,11 @@ def test_a_refusal_asks_for_a_person_and_a_bad_moment_for_time(
     ],
 )
 def test_a_refused_get_is_the_objects_unless_it_names_the_connection(status: int, code: str, is_its_own: bool) -> None:
-    with an_s3_that_answers(status, code) as url:
-        store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=1))
-        with pytest.raises((LandingAccessError, LandingUnavailableError)) as refused:
-            whole(store, a_key(), '"e"')
+    with (
+        an_s3_that_answers(status, code, attempts=1) as store,
+        pytest.raises((LandingAccessError, LandingUnavailableError)) as refused,
+    ):
+        whole(store, a_key(), '"e"')
     assert isinstance(refused.value, UnreadableObjectError) == is_its_own
     assert isinstance(refused.value, LandingUnavailableError) == (code == "ThrottlingException")
 
@@ -724,19 +699,18 @@ def test_a_placeholder_that_cannot_be_asked_for_stops_no_listing() -> None:
     body = f"<Contents><Key>{a_key()}</Key><Size>0</Size>{_REST}</Contents>"
     answer = (200, f"<ListBucketResult>{body}</ListBucketResult>")
     with a_server_that_answers(lambda path: answer if "list-type" in path else (400, "")) as url:
-        store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=1))
-        assert keys(listed(store)) == [a_key()]
+        assert keys(listed(a_bucket_at(url, 1))) == [a_key()]
 
 
 @pytest.mark.parametrize(
-    ("status", "error"),
-    [(403, LandingAccessError), (404, LandingAccessError), (503, LandingUnavailableError)],
+    ("status", "error"), [(403, LandingAccessError), (404, LandingAccessError), (503, LandingUnavailableError)]
 )
 def test_a_failure_of_the_plain_listing_reads_the_same(status: int, error: type[TidemarkError]) -> None:
-    with an_s3_that_answers(status, "Because", first_listing=("10001//x",)) as url:
-        store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=2))
-        with pytest.raises(error, match="Because"):
-            listed(store)
+    with (
+        an_s3_that_answers(status, "Because", first_listing=("10001//x",)) as store,
+        pytest.raises(error, match="Because"),
+    ):
+        listed(store)
 
 
 @pytest.mark.parametrize(
@@ -765,11 +739,7 @@ def test_a_bundle_of_certificates_that_is_not_there_is_named(monkeypatch: pytest
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no-such-host.invalid"])
 def test_a_network_failure_is_a_bad_moment(url: str) -> None:
-    store = a_store("s3://bucket", s3=S3Resource(endpoint_url=url, max_attempts=2))
-    with pytest.raises(LandingUnavailableError):
-        listed(store)
-    with pytest.raises(LandingUnavailableError):
-        whole(store, a_key(), '"e"')
+    refusals(a_bucket_at(url), LandingUnavailableError)
 
 
 def test_a_url_without_a_bucket_is_refused() -> None:
@@ -798,3 +768,34 @@ def test_a_bucket_with_many_projects_is_listed_as_project_by_project(bucket: Pla
     assert len(together.deliveries) == sum(1 + number % 3 for number in range(19))
     assert [odd.key for odd in together.odd_objects] == ["10003/0odd.txt"]
     assert together.arrival_days == {project: frozenset({DAY}) for project in projects[:-1]}
+
+
+NAMES = [str(number) for number in range(40)]
+
+
+def test_several_are_under_way_and_answers_come_in_the_order_of_the_names() -> None:
+    """Scenario: the first sixteen wait for each other. Outcome: all are asked for, and none ahead of these."""
+    together, asked = threading.Barrier(16, timeout=30), []
+
+    def ask(name: str) -> str:
+        asked.append(name)
+        if int(name) < 16:
+            together.wait()
+        return f"of {name}"
+
+    answers = each_at_once(ask, NAMES)
+    assert next(answers) == ("0", "of 0")
+    assert set(asked) == set(NAMES[:16])
+    assert list(answers) == [(name, f"of {name}") for name in NAMES[1:]]
+
+
+def test_what_one_of_them_raises_is_raised() -> None:
+    def ask(name: str) -> str:
+        if name == "3":
+            raise LandingUnavailableError(name, "is away", "Try again")
+        return name
+
+    answers = each_at_once(ask, NAMES)
+    assert [next(answers)[0] for _ in range(3)] == ["0", "1", "2"]
+    with pytest.raises(LandingUnavailableError, match="is away"):
+        next(answers)

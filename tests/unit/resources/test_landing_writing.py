@@ -7,12 +7,11 @@ import io
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -38,27 +37,44 @@ class Landing:
 @pytest.fixture(params=["folder", "bucket"])
 def landing(request: pytest.FixtureRequest, tmp_path: Path) -> Landing:
     if request.param == "folder":
-        store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
-
-        def names() -> list[str]:
-            return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-
-        return Landing(store, names, lambda key: (tmp_path / key).read_bytes())
+        store = request.getfixturevalue("store")
+        return Landing(store, lambda: _files(tmp_path), lambda key: (tmp_path / key).read_bytes())
     bucket = request.getfixturevalue("bucket")
-    store = LandingStore.from_settings(Settings(landing_url=f"s3://{BUCKET}/in"))
     return Landing(
-        store,
+        LandingStore.from_settings(Settings(landing_url=f"s3://{BUCKET}/in")),
         lambda: sorted(found.key.removeprefix("in/") for found in bucket.objects.all()),
         lambda key: bucket.Object(f"in/{key}").get()["Body"].read(),
     )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LandingStore:
+    return LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+
+
+@pytest.mark.parametrize(("code", "error", "said"), [
+    (errno.EPERM, LandingAccessError, "one file system that has hard links"),
+    (errno.EIO, LandingUnavailableError, "Input/output error"),
+])  # fmt: skip
+def test_a_link_that_cannot_be_made_is_named_and_nothing_is_left(
+    tmp_path: Path, store: LandingStore, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception], said: str
+) -> None:
+    """A file system without hard links, and a disk that fails."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refused)
+    with pytest.raises(error, match=said):
+        store.create(KEY, io.BytesIO(b"first"))
+    assert _files(tmp_path) == []
 
 
 def test_an_object_is_created_once_and_never_overwritten(landing: Landing) -> None:
     assert landing.store.create(KEY, io.BytesIO(b"first"))
     assert landing.store.create(MARKER, io.BytesIO())
     assert not landing.store.create(KEY, io.BytesIO(b"second"))
-    assert landing.names() == [KEY, MARKER]
-    assert landing.body(KEY) == b"first"
+    assert (landing.names(), landing.body(KEY)) == ([KEY, MARKER], b"first")
     listing = landing.store.list(Source.BACKFILL, ["1"], DAY, DAY)
     (delivery,), (marker,) = listing.deliveries, listing.markers
     assert (delivery.key, delivery.hour, delivery.shard, marker.hour) == (KEY, 10, 1, 10)
@@ -68,10 +84,9 @@ def test_an_object_is_created_once_and_never_overwritten(landing: Landing) -> No
 def test_a_large_object_is_not_held_in_memory(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "IN_MEMORY_BYTES", 1000)
     body = os.urandom(3 * 1024**2)
-    assert landing.store.create(KEY, io.BytesIO(body))
-    assert landing.body(KEY) == body
-    assert not landing.store.create(KEY, io.BytesIO(body[::-1]))
-    assert landing.body(KEY) == body
+    for content in (body, body[::-1]):
+        assert landing.store.create(KEY, io.BytesIO(content)) == (content == body)
+        assert landing.body(KEY) == body
 
 
 class _Failing(io.BytesIO):
@@ -81,23 +96,20 @@ class _Failing(io.BytesIO):
         return super().read(10 if size in (None, -1) else min(10, size or 0))
 
 
-def test_nothing_is_left_of_what_could_not_be_written(tmp_path: Path) -> None:
-    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
+def test_nothing_is_left_of_what_could_not_be_written(tmp_path: Path, store: LandingStore) -> None:
     with pytest.raises(DiskFullError, match="Make room in"):
         store.create(KEY, _Failing(b"x" * 30))
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert _files(tmp_path) == []
 
 
-def test_what_a_killed_writer_left_is_removed_after_a_day_and_nothing_else(tmp_path: Path) -> None:
-    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
-    staging = tmp_path / ".tidemark-writing"
+def test_what_a_killed_writer_left_is_removed_after_a_day_and_nothing_else(tmp_path: Path, store: LandingStore) -> None:
+    staging, long_ago = tmp_path / ".tidemark-writing", time.time() - 2 * 24 * 3600
     staging.mkdir()
     young, old, foreign = (staging / name for name in ("0" * 32, "1" * 32, "notes.txt"))
     for path in (young, old, foreign):
         path.write_bytes(b"half")
-    long_ago = time.time() - 2 * 24 * 3600
-    for path in (old, foreign):
         os.utime(path, (long_ago, long_ago))
+    os.utime(young)
     assert store.create(KEY, io.BytesIO(b"whole"))
     assert sorted(staging.iterdir()) == [young, foreign]
     assert store.list(Source.BACKFILL, ["1"], DAY, DAY).odd_objects == ()
@@ -121,55 +133,24 @@ def test_a_folder_that_leads_out_of_landing_is_not_written_to(tmp_path: Path) ->
     assert list(elsewhere.iterdir()) == []
 
 
-@contextmanager
-def _answering(monkeypatch: pytest.MonkeyPatch, status: int, body: str) -> Iterator[LandingStore]:
-    with a_server_that_answers(lambda _: (status, body)) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
-        yield LandingStore.from_settings(Settings(landing_url=f"s3://{BUCKET}"))
-
-
 def test_a_bucket_that_may_only_be_read_says_which_right_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        _answering(monkeypatch, 403, "<Error><Code>AccessDenied</Code><Message>No</Message></Error>") as store,
-        pytest.raises(LandingAccessError, match="the right to create objects below the backfill prefix"),
-    ):
-        store.create(KEY, io.BytesIO(b"x"))
-
-
-def test_places_say_what_else_went_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
-
-    def refused(*_: Any, **__: Any) -> IO[bytes]:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "link", refused)
-    with pytest.raises(LandingUnavailableError, match="Input/output error"):
-        store.create(KEY, io.BytesIO(b"x"))
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    body = "<Error><Code>AccessDenied</Code><Message>No</Message></Error>"
+    with a_server_that_answers(lambda _: (403, body)) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+        store = LandingStore.from_settings(Settings(landing_url=f"s3://{BUCKET}"))
+        with pytest.raises(LandingAccessError, match="the right to create objects below the backfill prefix"):
+            store.create(KEY, io.BytesIO(b"x"))
 
 
 def _files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() or path.is_symlink())
 
 
-def test_a_file_system_without_hard_links_is_named_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: Any, **__: Any) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", refused)
-    with pytest.raises(LandingAccessError, match="one file system that has hard links"):
-        LandingStore.from_settings(Settings(landing_url=str(tmp_path))).create(KEY, io.BytesIO(b"first"))
-    assert _files(tmp_path) == []
-
-
 @pytest.mark.parametrize("code", [errno.EEXIST, errno.EIO, errno.ESTALE])
 def test_an_answer_of_a_file_server_that_was_lost_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    tmp_path: Path, store: LandingStore, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """It made the link and says that it could not, or that the very file being written has the name."""
-    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
     link = os.link
 
     def late(*words: Any, **options: Any) -> None:
@@ -178,26 +159,21 @@ def test_an_answer_of_a_file_server_that_was_lost_is_no_failure(
 
     monkeypatch.setattr(os, "link", late)
     assert store.create(KEY, io.BytesIO(b"first"))
-    assert _files(tmp_path) == [KEY]
-    assert (tmp_path / KEY).read_bytes() == b"first"
+    assert (_files(tmp_path), (tmp_path / KEY).read_bytes()) == ([KEY], b"first")
 
 
 def test_a_folder_that_cannot_be_flushed_is_trusted_and_one_that_fails_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LandingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
-    flush = os.fsync
+    flush, codes = os.fsync, [errno.EINVAL]
 
-    def failing(code: int) -> Callable[[int], None]:
-        def fsync(descriptor: int) -> None:
-            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                raise OSError(code, os.strerror(code))
-            flush(descriptor)
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(codes[-1], os.strerror(codes[-1]))
+        flush(descriptor)
 
-        return fsync
-
-    monkeypatch.setattr(os, "fsync", failing(errno.EINVAL))
+    monkeypatch.setattr(os, "fsync", fsync)
     assert store.create(KEY, io.BytesIO(b"x"))
-    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    codes.append(errno.EIO)
     with pytest.raises(LandingUnavailableError):
         store.create(MARKER, io.BytesIO())

@@ -48,18 +48,14 @@ def _knows(settings: Settings, location: str, metadata: Path, table: Table = TAB
     metadata.write_text(json.dumps(METADATA | {"location": location}))
     namespace, _, name = table.identifier.rpartition(".")
     with closing(sqlite3.connect(settings.catalog_url.removeprefix("sqlite:///"))) as database:
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS iceberg_tables (catalog_name, table_namespace, table_name, metadata_location)"
-        )
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)"
-        )
-        database.execute("DELETE FROM iceberg_tables")
-        database.execute(
-            "INSERT INTO iceberg_tables VALUES (?, ?, ?, ?)", ("lake", namespace, name, f"file:{metadata}")
-        )
-        database.execute("INSERT INTO iceberg_namespace_properties VALUES ('lake', ?, ?, ?)", (NAMESPACE, PROPERTY, ID))
-        database.commit()
+        database.executescript(f"""
+            CREATE TABLE IF NOT EXISTS iceberg_tables (catalog_name, table_namespace, table_name, metadata_location);
+            CREATE TABLE IF NOT EXISTS iceberg_namespace_properties
+                (catalog_name, namespace, property_key, property_value);
+            DELETE FROM iceberg_tables;
+            INSERT INTO iceberg_tables VALUES ('lake', '{namespace}', '{name}', 'file:{metadata}');
+            INSERT INTO iceberg_namespace_properties VALUES ('lake', '{NAMESPACE}', '{PROPERTY}', '{ID}');
+        """)
 
 
 @pytest.fixture
@@ -72,6 +68,7 @@ def settings(tmp_path: Path) -> Settings:
     )  # fmt: skip
     folder = place / "warehouse" / TABLE.identifier.replace(".", "/")
     folder.mkdir(parents=True)
+    (tmp_path / "landing").mkdir()
     _knows(settings, f"file:{folder}", folder / "metadata" / "1.metadata.json")
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         ledger.lake.bind(LAKE)
@@ -86,17 +83,38 @@ def _is_one(settings: Settings, purpose: Purpose = Purpose.KEEP) -> bool:
 
 
 def _elsewhere(settings: Settings, place: Path) -> Settings:
-    old = settings.warehouse_url.removesuffix("/warehouse")
-    urls = {
-        name: getattr(settings, name).replace(old, str(place))
-        for name in ("warehouse_url", "catalog_url", "ledger_url")
-    }
-    return settings.model_copy(update=urls)
+    old, names = settings.warehouse_url.removesuffix("/warehouse"), ("warehouse_url", "catalog_url", "ledger_url")
+    return settings.model_copy(update={name: getattr(settings, name).replace(old, str(place)) for name in names})
 
 
 def _copied(settings: Settings, tmp_path: Path) -> Settings:
     shutil.copytree(tmp_path / "production", tmp_path / "staging")
     return _elsewhere(settings, tmp_path / "staging")
+
+
+def _remark(settings: Settings, **changes: Any) -> None:
+    """Write the warehouse's mark anew, with these changes."""
+    replace(read_mark(settings) or Mark("", ""), **changes).write(settings)
+
+
+def _first_point(settings: Settings) -> tuple[str, str]:
+    """Light and finding of the doctor's first point."""
+    told = CliRunner().invoke(app, ("doctor", "--json"), env=as_environment(settings)).stdout
+    first = json.loads(told)["points"][0]
+    assert first["name"] == "one lake"
+    return first["light"], first["found"]
+
+
+def test_a_ledger_stays_with_its_lake_and_a_look_takes_none(ledger: Ledger) -> None:
+    assert (ledger.lake.require(OURS), ledger.lake.require(None)) == (False, False)
+    for _ in range(2):
+        ledger.lake.bind(OURS)
+    with pytest.raises(LedgerError, match=REFUSAL):
+        ledger.lake.bind(THEIRS)
+    for lake in (THEIRS, None):
+        with pytest.raises(LedgerError, match=REFUSAL):
+            ledger.lake.require(lake)
+    assert ledger.lake.require(OURS)
 
 
 def test_a_copy_may_be_looked_at_and_nothing_else(settings: Settings, tmp_path: Path) -> None:
@@ -117,25 +135,21 @@ def test_a_copy_may_be_looked_at_and_nothing_else(settings: Settings, tmp_path: 
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_copy_with_a_mark_of_before_is_told_by_its_tables(settings: Settings, tmp_path: Path, is_gone: bool) -> None:
     copied = _copied(settings, tmp_path)
-    replace(read_mark(copied) or Mark("", ""), place=None).write(copied)
+    _remark(copied, place=None)
     if is_gone:
         shutil.rmtree(tmp_path / "production")
-    with pytest.raises(
-        LakehouseError, match=rf"is not the warehouse of catalog .*, whose tables lie in file:{tmp_path}/production"
-    ):
+    refusal = rf"is not the warehouse of catalog .*, whose tables lie in file:{tmp_path}/production"
+    with pytest.raises(LakehouseError, match=refusal):
         _is_one(copied)
 
 
 def test_a_table_that_writes_elsewhere_is_found_by_what_its_metadata_says(settings: Settings, tmp_path: Path) -> None:
     """Scenario: the catalog names a copied metadata file, which still has the original place."""
     copied = _copied(settings, tmp_path)
-    replace(read_mark(copied) or Mark("", ""), place=copied.warehouse_url).write(copied)
-    folder = Path(copied.warehouse_url) / TABLE.identifier.replace(".", "/")
-    _knows(
-        copied,
-        f"file:{settings.warehouse_url}/{TABLE.identifier.replace('.', '/')}",
-        folder / "metadata" / "1.metadata.json",
-    )
+    _remark(copied, place=copied.warehouse_url)
+    place = TABLE.identifier.replace(".", "/")
+    metadata = Path(copied.warehouse_url, place, "metadata", "1.metadata.json")
+    _knows(copied, f"file:{settings.warehouse_url}/{place}", metadata)
     with pytest.raises(LakehouseError, match="whose tables lie in"):
         _is_one(copied)
 
@@ -159,13 +173,12 @@ def test_a_folder_of_the_warehouse_may_lie_on_another_disk(settings: Settings, t
         _is_one(_copied(settings, tmp_path))
 
 
-def test_a_mark_that_names_no_place_is_completed_whoever_holds_the_ledger(settings: Settings, tmp_path: Path) -> None:
+def test_a_mark_that_names_no_place_is_completed_whoever_holds_the_ledger(settings: Settings) -> None:
     """Scenario: an older mark with an attached ledger. Outcome: uncertain for every run, and yellow for doctor."""
-    (tmp_path / "landing").mkdir()
-    replace(read_mark(settings) or Mark("", ""), place=None).write(settings)
+    _remark(settings, place=None)
     assert not _is_one(settings)
-    points = json.loads(CliRunner().invoke(app, ("doctor", "--json"), env=as_environment(settings)).stdout)["points"]
-    assert (points[0]["light"], "has no mark that names" in points[0]["found"]) == ("yellow", True)
+    light, found = _first_point(settings)
+    assert (light, "has no mark that names" in found) == ("yellow", True)
 
 
 def test_a_job_under_another_ledger_judges_no_run(settings: Settings, tmp_path: Path, monkeypatch: Any) -> None:
@@ -176,23 +189,19 @@ def test_a_job_under_another_ledger_judges_no_run(settings: Settings, tmp_path: 
         run_job(alone, "daily_load", {}, {}, dg.LoggerDefinition(lambda _: logging.getLogger()))
 
 
-def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings, tmp_path: Path) -> None:
+def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings) -> None:
     """Scenario: a shell without TIDEMARK_LEDGER_URL. Outcome: runs and looks are refused, naming the lake's ledger."""
-    alone = settings.model_copy(update={"ledger_url": None})
-    refusal = (
-        rf"catalog.db: is not the ledger of this lake, which .* is {settings.ledger_url}, and nothing .*attach --ledger"
-    )
+    alone, said = settings.model_copy(update={"ledger_url": None}), "is not the ledger of this lake"
+    refusal = rf"catalog.db: {said}, which .* is {settings.ledger_url}, and nothing .*attach --ledger"
     for purpose in (Purpose.LOOK, Purpose.KEEP):
         with pytest.raises(LedgerError, match=refusal):
             _is_one(alone, purpose)
     with pytest.raises(LedgerError, match=refusal), own_ledger(alone):
         pass
     told = CliRunner().invoke(app, ("status",), env=as_environment(alone))
-    assert (told.exit_code, "is not the ledger of this lake" in told.stderr, told.stdout) == (1, True, "")
-    (tmp_path / "landing").mkdir()
-    points = json.loads(CliRunner().invoke(app, ("doctor", "--json"), env=as_environment(alone)).stdout)["points"]
-    assert (points[0]["name"], points[0]["light"]) == ("one lake", "red")
-    assert "is not the ledger of this lake" in points[0]["found"]
+    assert (told.exit_code, said in told.stderr, told.stdout) == (1, True, "")
+    light, found = _first_point(alone)
+    assert (light, said in found) == ("red", True)
     with own_ledger(settings) as ledger:
         assert ledger.lake.lake() == LAKE
 
@@ -211,48 +220,42 @@ def test_a_sensor_under_another_ledger_starts_no_run(settings: Settings, name: s
 
 
 def test_the_doctor_compares_marks_and_places_before_all_else(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "landing").mkdir()
+    def refused(seen: Settings, *words: str) -> None:
+        light, found = _first_point(seen)
+        assert (light, [said in found for said in words]) == ("red", [True] * len(words))
 
-    def first(seen: Settings) -> tuple[str, str]:
-        points = json.loads(CliRunner().invoke(app, ("doctor", "--json"), env=as_environment(seen)).stdout)["points"]
-        assert points[0]["name"] == "one lake"
-        return points[0]["light"], points[0]["found"]
-
-    light, found = first(settings)
+    light, found = _first_point(settings)
     assert (light, settings.warehouse_url in found) == ("green", True)
-    light, found = first(_copied(settings, tmp_path))
-    assert (light, "is a copy of a lake whose place is" in found) == ("red", True)
-    replace(read_mark(settings) or Mark("", ""), id=str(uuid.uuid4()), catalog="mistyped").write(settings)
-    light, found = first(settings)
-    assert (light, "belongs to another catalog" in found, "catalog mistyped (" in found) == ("red", True, True)
-    light, found = first(settings.model_copy(update={"catalog_name": "other"}))
-    assert (light, "does not know" in found) == ("red", True)
+    refused(_copied(settings, tmp_path), "is a copy of a lake whose place is")
+    _remark(settings, id=str(uuid.uuid4()), catalog="mistyped")
+    refused(settings, "belongs to another catalog", "catalog mistyped (")
+    refused(settings.model_copy(update={"catalog_name": "other"}), "does not know")
     # Dimensions are tables too, though only their own load creates them.
-    replace(read_mark(settings) or Mark("", ""), id=ID, catalog=settings.catalog_name).write(settings)
+    _remark(settings, id=ID, catalog=settings.catalog_name)
     elsewhere = tmp_path / "elsewhere"
     _knows(settings, f"file:{elsewhere}", elsewhere / "metadata" / "1.metadata.json", OPTIONAL_TABLES[0])
-    light, found = first(settings)
-    assert (light, f"whose tables lie in file:{elsewhere}" in found) == ("red", True)
+    refused(settings, f"whose tables lie in file:{elsewhere}")
 
 
 def test_a_warehouse_that_cannot_be_read_vouches_for_no_empty_ledger(settings: Settings, tmp_path: Path) -> None:
     """Scenario: an unreachable warehouse; then a mark that cannot be parsed, and an older one."""
-    folder = Path(settings.warehouse_url) / "_tidemark"
+    marker = Path(settings.warehouse_url) / "_tidemark" / MARKER
     empty = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/empty.db"})
-    (folder / MARKER).rename(tmp_path / "away")
-    (folder / MARKER).symlink_to(MARKER)
-    with own_ledger(settings) as ledger:
-        assert ledger.lake.lake() == LAKE
-    with pytest.raises(LakehouseUnavailableError), own_ledger(empty):
-        pass
-    (folder / MARKER).unlink()
-    (tmp_path / "away").rename(folder / MARKER)
-    replace(read_mark(settings) or Mark("", ""), ledger=None, place=None).write(settings)
-    with own_ledger(settings) as ledger:
-        assert ledger.lake.lake() == LAKE
-    with pytest.raises(LedgerError, match="whose records it does not hold"), own_ledger(empty):
-        pass
-    (folder / MARKER).write_text("{")
+
+    def only_the_lakes_own(error: type[Exception], match: str | None = None) -> None:
+        with own_ledger(settings) as ledger:
+            assert ledger.lake.lake() == LAKE
+        with pytest.raises(error, match=match), own_ledger(empty):
+            pass
+
+    marker.rename(tmp_path / "away")
+    marker.symlink_to(MARKER)
+    only_the_lakes_own(LakehouseUnavailableError)
+    marker.unlink()
+    (tmp_path / "away").rename(marker)
+    _remark(settings, ledger=None, place=None)
+    only_the_lakes_own(LedgerError, "whose records it does not hold")
+    marker.write_text("{")
     for one in (settings, empty):
         with pytest.raises(LakehouseError, match="is no identity of a warehouse"), own_ledger(one):
             pass
@@ -260,25 +263,6 @@ def test_a_warehouse_that_cannot_be_read_vouches_for_no_empty_ledger(settings: S
 
 OURS, THEIRS = str(uuid.uuid4()), str(uuid.uuid4())
 REFUSAL = r"is the ledger of another lake .*Check TIDEMARK_LEDGER_URL .*each lake needs a ledger of its own"
-
-
-def test_a_look_takes_no_ledger(ledger: Ledger) -> None:
-    assert not ledger.lake.require(OURS)
-    assert not ledger.lake.require(None)
-    ledger.lake.bind(THEIRS)
-    with pytest.raises(LedgerError, match=REFUSAL):
-        ledger.lake.require(OURS)
-
-
-def test_a_ledger_stays_with_its_lake(ledger: Ledger) -> None:
-    for _ in range(2):
-        ledger.lake.bind(OURS)
-    with pytest.raises(LedgerError, match=REFUSAL):
-        ledger.lake.bind(THEIRS)
-    for lake in (THEIRS, None):
-        with pytest.raises(LedgerError, match=REFUSAL):
-            ledger.lake.require(lake)
-    assert ledger.lake.require(OURS)
 
 
 def test_a_ledger_has_one_identity_and_is_refused_where_the_mark_names_another(ledger: Ledger, tmp_path: Path) -> None:
@@ -291,9 +275,8 @@ def test_a_ledger_has_one_identity_and_is_refused_where_the_mark_names_another(l
         ledger.lake.bind(OURS)
         assert ledger.lake.require(OURS, mark)
         for _ in range(2):
-            with pytest.raises(
-                LedgerError, match=f"is not the ledger of this lake, which has the identity {own} and is {ledger.url}"
-            ):
+            said = f"is not the ledger of this lake, which has the identity {own} and is {ledger.url}"
+            with pytest.raises(LedgerError, match=said):
                 other.lake.require(OURS, mark)
             other.lake.bind(OURS)
             other.lake.identity()

@@ -223,13 +223,11 @@ def test_records_name_what_readers_find() -> None:
         {REFINED: 3},
         None,
     ]
-    assert named.head == (COUNTS, 50, 40)
-    assert named.slices == step.slices
+    assert (named.head, named.slices) == ((COUNTS, 50, 40), step.slices)
 
     # A step without a publish of its own keeps snapshots and head; its inputs may be published.
     apart = naming_published(step, "aggregates/daily_revenue", published, stand_ins)
-    assert apart.head == step.head
-    assert [(one.snapshot_id, one.parent_id) for one in apart.publications] == [(5, 4)] * 4
+    assert (apart.head, [(one.snapshot_id, one.parent_id) for one in apart.publications]) == (step.head, [(5, 4)] * 4)
     assert (apart.publications[0].pins or {})[REFINED] == 51
     assert naming_published(replace(step, head=None), COUNTS, published, stand_ins).head is None
 

@@ -115,8 +115,7 @@ def test_a_slice_comes_back_as_it_was_written(ledger: Ledger) -> None:
 
     found = ledger.rebuilds.slices(begun)[REFINED][KEY]
 
-    assert replace(found, record=record) == one
-    assert replace(found.record, run_id=None, read_hash=None) == record
+    assert (replace(found, record=record), replace(found.record, run_id=None, read_hash=None)) == (one, record)
     assert not found.goes
     assert ledger.slices(REFINED, None) == {}
 

@@ -94,8 +94,7 @@ def test_nothing_to_do_starts_nothing() -> None:
         raise AssertionError("started Spark")
 
     tasks = Tasks(session, Settings(landing_url="/a", warehouse_url="/b", local_bytes=0), NewBytes())
-    assert tasks.run(process_of, [], read_bytes=0) == []
-    assert tasks.exchange(halves, [], collected, 2) == []
+    assert (tasks.run(process_of, [], read_bytes=0), tasks.exchange(halves, [], collected, 2)) == ([], [])
 
 
 def test_what_a_load_has_to_read_adds_up_and_is_forgotten_with_the_next() -> None:
@@ -115,8 +114,7 @@ def test_groups_have_about_the_same_weight_and_keep_the_order(spark: Any) -> Non
     assert sorted(item for group in groups for item in group) == [*range(8)]
     assert all(group == sorted(group) for group in groups)
     assert [sum(weights[item] for item in group) for group in groups] == [10.0] * 4
-    assert tasks.groups(["a"], [1.0]) == [["a"]]
-    assert tasks.groups([], []) == []
+    assert (tasks.groups(["a"], [1.0]), tasks.groups([], [])) == ([["a"]], [])
 
 
 @dataclass(frozen=True)
