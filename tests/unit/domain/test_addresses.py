@@ -10,16 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.places import (
-    is_below,
-    is_loopback,
-    is_private_address,
-    is_web_address,
-    refusal_of_address,
-    refusal_of_host,
-    refusal_of_web_address,
-    resolved,
-)
+from pipeline_assets.domain import places
 from pipeline_assets.domain.settings import Settings
 
 LINK_LOCAL = ip_network("169.254.0.0/16")
@@ -46,17 +37,17 @@ ALLOWED = [
 
 @pytest.mark.parametrize("address", FORBIDDEN)
 def test_where_keys_are_served_or_no_machine_stands_nothing_is_sent(address: str) -> None:
-    assert refusal_of_address(address) is not None
+    assert places.refusal_of_address(address) is not None
     host = f"[{address}]" if ":" in address else address
-    assert "names a host that" in str(refusal_of_web_address(f"https://{host}/latest/meta-data"))
+    assert "names a host that" in str(places.refusal_of_web_address(f"https://{host}/latest/meta-data"))
     with pytest.raises(ValueError, match="names a host that"):
         Settings(notify_urls=(f"https://{host}/x",))
 
 
 @pytest.mark.parametrize("host", [*SPELLED, *NAMES])
 def test_another_spelling_leads_nowhere_else(host: str) -> None:
-    assert refusal_of_host(host) is not None
-    assert refusal_of_web_address(f"https://{host}/x") is not None
+    assert places.refusal_of_host(host) is not None
+    assert places.refusal_of_web_address(f"https://{host}/x") is not None
     for name, value in (("notify_urls", (f"https://{host}/x",)), ("export_api_url", f"https://{host}/x")):
         with pytest.raises(ValueError, match="host"):
             Settings(**{name: value})
@@ -64,13 +55,13 @@ def test_another_spelling_leads_nowhere_else(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["2002:7f00:1::", "64:ff9b::127.0.0.1", "2606:4700::5efe:127.0.0.1", "::127.0.0.1"])
 def test_what_a_relay_brings_to_this_machine_is_not_this_machine(host: str) -> None:
-    assert not is_loopback(host)
-    assert "in the clear" in str(refusal_of_web_address(f"http://[{host}]/x"))
+    assert not places.is_loopback(host)
+    assert "in the clear" in str(places.refusal_of_web_address(f"http://[{host}]/x"))
 
 
 @pytest.mark.parametrize("address", ALLOWED)
 def test_machines_of_a_company_and_of_the_world_may_be_told(address: str) -> None:
-    assert refusal_of_address(address) is None
+    assert places.refusal_of_address(address) is None
     host = f"[{address}]" if ":" in address else address
     assert Settings(notify_urls=(f"https://{host}/x",)).notify_urls
 
@@ -96,7 +87,7 @@ def test_machines_of_a_company_and_of_the_world_may_be_told(address: str) -> Non
     ],
 )
 def test_a_url_that_means_two_things_is_refused(url: str, said: str) -> None:
-    assert said in str(refusal_of_web_address(url))
+    assert said in str(places.refusal_of_web_address(url))
     with pytest.raises(ValueError):
         Settings(notify_urls=(url,))
 
@@ -106,12 +97,12 @@ def test_a_url_that_means_two_things_is_refused(url: str, said: str) -> None:
 @example(IPv6Address("::ffff:169.254.0.1"))
 def test_every_spelling_of_an_address_has_the_answer_of_the_address(address: IPv4Address | IPv6Address) -> None:
     spelled = [str(address)] if address.version == 4 else [str(address), address.exploded, f"{address}%eth0"]
-    answers = {refusal_of_address(text) for text in spelled}
+    answers = {places.refusal_of_address(text) for text in spelled}
     assert len(answers) == 1
     if address.version == 4:
         mapped = IPv6Address(f"::ffff:{address}")
-        assert (refusal_of_address(str(mapped)) is None) == (answers == {None})
-        assert is_loopback(str(mapped)) == address.is_loopback
+        assert (places.refusal_of_address(str(mapped)) is None) == (answers == {None})
+        assert places.is_loopback(str(mapped)) == address.is_loopback
         if address in LINK_LOCAL:
             assert answers != {None}
 
@@ -129,12 +120,12 @@ def test_whatever_is_taken_is_what_every_reader_takes_it_for(url: str) -> None:
     """Outcome: every text has an answer; an accepted URL has a literal host, the same for the client that asks it."""
     import httpx
 
-    if refusal_of_web_address(url) is not None:
+    if places.refusal_of_web_address(url) is not None:
         with pytest.raises(ValueError):
             Settings(notify_urls=(url,))
         return
     parsed, asked = urlsplit(url), httpx.URL(url)
-    assert (is_web_address(url), is_private_address(url)) == (True, True)
+    assert (places.is_web_address(url), places.is_private_address(url)) == (True, True)
     assert "@" not in parsed.netloc
     assert asked.userinfo == b""
     assert asked.host == (parsed.hostname or "").rstrip() != ""
@@ -144,7 +135,7 @@ def test_whatever_is_taken_is_what_every_reader_takes_it_for(url: str) -> None:
     except ValueError:
         assert asked.host not in NAMES
     else:
-        assert refusal_of_address(str(address)) is None
+        assert places.refusal_of_address(str(address)) is None
 
 
 @pytest.fixture
@@ -163,16 +154,19 @@ def test_every_spelling_of_a_folder_names_it(lake: Path, tmp_path: Path) -> None
         f"file:{lake}", f"file:{lake}/", f"file://{encoded}", f"file:///{encoded}", f"file://{encoded}/raw/%2E%2E",
         f"{tmp_path}/link", f"file:{tmp_path}/link/", f"file://{tmp_path}/link", f"{tmp_path}/link/raw/..",
     )  # fmt: skip
-    assert {resolved(one) for one in spellings} == {str(lake)}
+    assert {places.resolved(one) for one in spellings} == {str(lake)}
     for one in spellings:
         for other in spellings:
-            assert (is_below(f"{one}/raw/regular_events", other), is_below(other, f"{one}/raw")) == (True, False)
+            assert (places.is_below(f"{one}/raw/regular_events", other), places.is_below(other, f"{one}/raw")) == (
+                True,
+                False,
+            )
 
 
 def test_every_spelling_of_a_place_in_a_bucket_names_it() -> None:
     spellings = ("s3://b/lake", "s3a://b/lake/", "s3n://b//lake", "s3://b/lake//", "s3:/b/lake")
-    assert {resolved(one) for one in spellings} == {"s3://b/lake"}
-    assert all(is_below(f"{one}/raw/x", other) for one in spellings for other in spellings)
+    assert {places.resolved(one) for one in spellings} == {"s3://b/lake"}
+    assert all(places.is_below(f"{one}/raw/x", other) for one in spellings for other in spellings)
 
 
 @pytest.mark.parametrize(
@@ -187,16 +181,16 @@ def test_every_spelling_of_a_place_in_a_bucket_names_it() -> None:
     ],
 )
 def test_a_neighbour_is_another_place(location: str, place: str) -> None:
-    assert not is_below(location, place)
+    assert not places.is_below(location, place)
 
 
 def test_the_whole_of_a_machine_or_a_bucket_is_a_place() -> None:
-    assert (is_below("file:/data/x", "/"), is_below("s3://b/raw/x", "s3://b")) == (True, True)
+    assert (places.is_below("file:/data/x", "/"), places.is_below("s3://b/raw/x", "s3://b")) == (True, True)
 
 
 def test_a_place_that_is_gone_is_not_the_one_that_it_was_copied_to(lake: Path, tmp_path: Path) -> None:
     lake.rename(tmp_path / "copy")
-    assert resolved(f"{lake}") != resolved(f"{tmp_path}/copy")
+    assert places.resolved(f"{lake}") != places.resolved(f"{tmp_path}/copy")
     # The remedy: a link there is the same place.
     lake.symlink_to(tmp_path / "copy")
-    assert is_below(f"file:{lake}/raw", f"{tmp_path}/copy")
+    assert places.is_below(f"file:{lake}/raw", f"{tmp_path}/copy")

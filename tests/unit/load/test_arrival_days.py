@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -50,21 +51,30 @@ def test_a_day_that_lies_alone_or_ahead_is_not_taken_for_the_start(days: list[da
     assert first_believable(days, TODAY) == first
 
 
-def test_the_first_arrival_is_a_setting_or_what_listing_and_ledger_know_together(tmp_path: Path) -> None:
-    folder, ledger = LandingFolder(), Ledger(f"sqlite:///{tmp_path}/ledger.db")
+@pytest.fixture
+def folder(tmp_path: Path) -> LandingFolder:
+    folder = LandingFolder()
     folder.landing, folder.grammar = tmp_path, KeyGrammar(Settings().marker_pattern)
+    return folder
+
+
+def listed(folder: LandingFolder, *asked: Any) -> Listing:
+    store = LandingStore.from_settings(Settings(landing_url=str(folder.landing)))
+    return store.list(Source.REGULAR, [PROJECT], START, NEXT, *asked)
+
+
+def test_the_first_arrival_is_a_setting_or_what_listing_and_ledger_know_together(
+    folder: LandingFolder, ledger: Ledger
+) -> None:
     for day in (LONG_AGO, START):
         folder.deliver(day, [])
     ledger.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.ACCEPTED, deliveries=1)]), "run")
-    listing = LandingStore.from_settings(Settings(landing_url=str(tmp_path))).list(
-        Source.REGULAR, [PROJECT], START, NEXT
-    )
+    listing = listed(folder)
     settings = Settings(first_arrival=NEXT)
     assert first_arrivals(ledger, Settings(), [PROJECT], TODAY, listing=listing) == {PROJECT: START}
     assert first_arrivals(ledger, settings, [PROJECT], TODAY, listing=listing) == {PROJECT: NEXT}
     assert first_arrivals(ledger, Settings(), [PROJECT], TODAY) == {PROJECT: BATCH.arrival_date}
     assert first_arrivals(ledger, settings, ["7"], TODAY) == {}
-    ledger.close()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -94,14 +104,9 @@ def test_the_first_arrival_is_told_without_reading_all_that_came_later(
     assert last_arrival(ledger, next(iter(Source)), [project], moment) == last
 
 
-def test_strays_are_kept_as_the_last_look_found_them(tmp_path: Path) -> None:
-    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    folder = LandingFolder()
-    folder.landing, folder.grammar = tmp_path, KeyGrammar(Settings().marker_pattern)
+def test_strays_are_kept_as_the_last_look_found_them(folder: LandingFolder, ledger: Ledger) -> None:
     key = folder.deliver(FAR, [])
-    store = LandingStore.from_settings(Settings(landing_url=str(tmp_path)))
-    now = datetime(2026, 2, 10, tzinfo=UTC).date()
-    listing = store.list(Source.REGULAR, [PROJECT], START, NEXT, asked_for(Settings(), now))
+    listing = listed(folder, asked_for(Settings(), TODAY))
     for _ in range(2):
         ledger.strays.replace(Source.REGULAR, [PROJECT], listing.strays)
         assert list(ledger.strays.all([PROJECT])) == [key]
@@ -116,4 +121,3 @@ def test_strays_are_kept_as_the_last_look_found_them(tmp_path: Path) -> None:
     assert (statements.count(True), len(statements) < 20) == (1, True)
     ledger.strays.replace(Source.REGULAR, [PROJECT], [])
     assert not ledger.strays.all([PROJECT])
-    ledger.close()

@@ -25,6 +25,7 @@ from pipeline_assets.load.staleness.facts import Facts, judging
 from pipeline_assets.load.staleness.scan import not_yet_decided
 from pipeline_assets.tables.aggregates import EVENT_COUNTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from tests.support.cases import cases
 
 PROJECT, DAY, RAW, BACKFILL = "10001", date(2026, 2, 4), "raw/regular_events", "raw/backfill_events"
 KEY = Slice(DAY, PROJECT)
@@ -38,6 +39,7 @@ PUBLISHED = SliceRecord(
     REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(290, 5, 5), input_state=BUILT_FROM,
     code_version=REFINED_EVENTS.code_version(SETTINGS),
 )  # fmt: skip
+OUTDATED = replace(PUBLISHED, code_version="an older one")
 REJECTED = Rejection(BUILT_FROM, judging(REFINED_EVENTS, SETTINGS))
 STALE = replace(PUBLISHED, input_state=InputState({InputDay(RAW, DAY): OTHER_ROWS}, CROSS_DAY))
 ACCEPTED: Acceptances = {(REFINED_EVENTS.key, KEY): "a test device"}
@@ -82,11 +84,6 @@ def a_batch(verdict: BatchVerdict, *, source: Source = Source.REGULAR, deliverie
     return BatchRecord(BatchKey(source, PROJECT, DAY), verdict, deliveries=deliveries)
 
 
-def test_what_was_never_built_is_built() -> None:
-    plan = Known(record=None).plan()
-    assert (plan.todo, plan.cause.text) == (Todo.REBUILD, "first build")
-
-
 def test_a_slice_of_which_nothing_is_known_is_planned_where_somebody_asks_alone() -> None:
     nothing = Known(record=None, own=EMPTY, batches=()).facts
     assert decide(nothing, REFINED_EVENTS, [], {}, NOW) == []
@@ -101,7 +98,7 @@ def test_the_same_inputs_and_code_are_not_built_again(is_requested: bool) -> Non
 
 
 def test_other_code_builds_again_where_somebody_asks_for_the_day() -> None:
-    known = Known(record=replace(PUBLISHED, code_version="an older one"))
+    known = Known(record=OUTDATED)
     kept, built = known.plan(), known.plan(is_requested=True)
     assert (kept.todo, kept.is_outdated, kept.is_blocked) == (Todo.KEEP, True, True)
     assert (built.todo, built.cause.kind, built.cause.text) == (Todo.REBUILD, CauseKind.CODE, "code")
@@ -110,32 +107,40 @@ def test_other_code_builds_again_where_somebody_asks_for_the_day() -> None:
 def test_other_rows_of_its_own_are_built() -> None:
     plan = Known(own=OTHER_ROWS).plan()
     assert (plan.todo, plan.cause.text, plan.present.cross_day) == (Todo.REBUILD, f"changed {RAW}", None)
-    both = Known(record=replace(PUBLISHED, code_version="an older one"), own=OTHER_ROWS).plan(is_requested=True)
+    both = Known(record=OUTDATED, own=OTHER_ROWS).plan(is_requested=True)
     assert (both.cause.text, both.cause.has_new_code) == (f"changed {RAW}, code", True)
 
 
-def test_content_with_unknown_inputs_is_built_again() -> None:
-    plan = Known(record=replace(PUBLISHED, input_state=None)).plan()
-    assert (plan.todo, plan.cause.text) == (Todo.REBUILD, "first build")
+ALONE = InputState({InputDay(RAW, DAY): ROWS}, CROSS_DAY)
 
 
-def test_a_slice_without_rows_stays_empty() -> None:
-    assert Known(record=replace(PUBLISHED, digest=EMPTY), own=EMPTY).plan().todo is Todo.KEEP
-    assert Known(own=EMPTY).plan().todo is Todo.REBUILD
+@cases(
+    ("known", "todo", "cause"),
+    {
+        "never built": (Known(record=None), Todo.REBUILD, "first build"),
+        "content with unknown inputs": (
+            Known(record=replace(PUBLISHED, input_state=None)),
+            Todo.REBUILD,
+            "first build",
+        ),
+        "without rows": (Known(record=replace(PUBLISHED, digest=EMPTY), own=EMPTY), Todo.KEEP, None),
+        "its rows are gone": (Known(own=EMPTY), Todo.REBUILD, None),
+        "a neighbour without rows": (Known(record=replace(PUBLISHED, input_state=ALONE), near=EMPTY), Todo.KEEP, None),
+        "a neighbour differs": (Known(near=OTHER_ROWS), Todo.CHECK, None),
+        "a neighbour is gone": (Known(near=EMPTY), Todo.CHECK, None),
+    },
+)
+def test_a_slice_is_built_from_its_own_rows_and_compared_where_neighbours_differ(
+    known: Known, todo: Todo, cause: str | None
+) -> None:
+    plan = known.plan()
+    assert (plan.todo, plan.cause.text) == (todo, cause or plan.cause.text)
 
 
-def test_a_neighbour_without_rows_is_no_input() -> None:
-    alone = replace(PUBLISHED, input_state=InputState({InputDay(RAW, DAY): ROWS}, CROSS_DAY))
-    assert Known(record=alone, near=EMPTY).plan().todo is Todo.KEEP
-
-
-def test_where_neighbours_differ_the_shared_keys_are_compared_first() -> None:
-    assert (Known(near=OTHER_ROWS).plan().todo, Known(near=EMPTY).plan().todo) == (Todo.CHECK, Todo.CHECK)
+def test_where_neighbours_differ_what_was_never_compared_or_is_asked_for_by_new_code_is_built() -> None:
     never_compared = replace(PUBLISHED, input_state=replace(BUILT_FROM, cross_day=None))
     assert Known(record=never_compared, near=OTHER_ROWS).plan().todo is Todo.REBUILD
-    # A request for new code builds the slice, whatever its neighbours hold.
-    outdated = replace(PUBLISHED, code_version="an older one")
-    assert Known(record=outdated, near=OTHER_ROWS).plan(is_requested=True).todo is Todo.REBUILD
+    assert Known(record=OUTDATED, near=OTHER_ROWS).plan(is_requested=True).todo is Todo.REBUILD
 
 
 @pytest.mark.parametrize(
@@ -223,8 +228,8 @@ def test_days_that_nobody_delivers_for_are_not_waited_for() -> None:
 def test_an_aggregate_waits_for_its_events(
     refined: Verdict | None, is_released: bool, todo: Todo, reason: str | None
 ) -> None:
-    facts = Known(record=None if refined is None else replace(PUBLISHED, verdict=refined)).facts
-    facts = facts.releasing([(REFINED_EVENTS.key, KEY)] if is_released else [])
+    known = Known(record=None if refined is None else replace(PUBLISHED, verdict=refined))
+    facts = known.facts.releasing([(REFINED_EVENTS.key, KEY)] if is_released else [])
     (plan,) = decide(facts, EVENT_COUNTS, [KEY], {}, NOW)
     assert (plan.todo, plan.reason) == (todo, reason)
     if todo is Todo.REBUILD:
@@ -233,16 +238,12 @@ def test_an_aggregate_waits_for_its_events(
 
 def test_a_day_is_final_when_nothing_can_arrive_any_more() -> None:
     last = DAY + timedelta(days=SETTINGS.reprocessing_window_days)
-    deadline = datetime(last.year, last.month, last.day, tzinfo=UTC) + timedelta(
-        days=1, hours=SETTINGS.final_after_hours
-    )
+    after = timedelta(days=1, hours=SETTINGS.final_after_hours)
+    deadline = datetime(last.year, last.month, last.day, tzinfo=UTC) + after
     assert not Known().plan(now=deadline).is_final
-    final = Known().plan(now=deadline + timedelta(seconds=1))
-    assert (final.is_final, final.was_final, final.final_at) == (
-        True,
-        False,
-        (deadline + timedelta(seconds=1)).isoformat(),
-    )
+    past = deadline + timedelta(seconds=1)
+    final = Known().plan(now=past)
+    assert (final.is_final, final.was_final, final.final_at) == (True, False, past.isoformat())
     refused = Known(batches=[a_batch(BatchVerdict.REFUSED)])
     assert (refused.plan().is_final, Known(first_arrival=None).plan().is_final) == (False, False)
     marked = [
@@ -262,7 +263,7 @@ def test_a_day_is_final_when_nothing_can_arrive_any_more() -> None:
     ("record", "cross_day", "todo", "is_outdated"),
     [
         (PUBLISHED, CROSS_DAY, Todo.KEEP, False),
-        (replace(PUBLISHED, code_version="an older one"), CROSS_DAY, Todo.KEEP, True),
+        (OUTDATED, CROSS_DAY, Todo.KEEP, True),
         (PUBLISHED, str(OTHER_ROWS), Todo.REBUILD, False),
         (replace(PUBLISHED, input_state=replace(BUILT_FROM, cross_day=with_tie(CROSS_DAY))), with_tie(CROSS_DAY),
          Todo.REBUILD, False),
@@ -285,9 +286,7 @@ def test_a_check_ends_with_what_other_days_hold_of_its_keys(
 
 def a_tied_plan(key: Slice, *others: Slice) -> SlicePlan:
     rejection = Rejection(BUILT_FROM, "judge", tuple(other.event_date for other in others))
-    return SlicePlan(
-        key, Todo.WAIT_TIED, BUILT_FROM, replace(PUBLISHED, key=key, rejection=rejection), is_requested=False
-    )
+    return SlicePlan(key, Todo.WAIT_TIED, BUILT_FROM, replace(PUBLISHED, key=key, rejection=rejection), False)
 
 
 @pytest.mark.parametrize(
@@ -304,10 +303,7 @@ def test_tied_slices_wait_until_the_last_of_the_others_can_be_built(other: Todo,
 
 def test_neighbours_of_what_may_change_are_looked_at_and_no_others() -> None:
     far = Slice(DAY + timedelta(days=9), PROJECT)
-    plans = [
-        SlicePlan(KEY, Todo.CHECK, BUILT_FROM, None, is_requested=False),
-        SlicePlan(far, Todo.KEEP, BUILT_FROM, None, is_requested=False),
-    ]
+    plans = [SlicePlan(key, todo, BUILT_FROM, None, False) for key, todo in ((KEY, Todo.CHECK), (far, Todo.KEEP))]
     assert not_yet_decided(plans, {KEY, BEFORE, far}, 1) == {NEXT}
 
 
@@ -341,10 +337,8 @@ def test_a_slice_whose_file_is_gone_is_refused_by_name_until_it_is_to_be_read_ag
     assert (refused.todo, refused.failure) == (Todo.REFUSE, lost_file(REFINED_EVENTS.key, KEY, FILE))
     assert refused.failure is not None
     assert NAME in (refused.failure.reason or "")
-    assert refused.failure.hint == (
-        "Put it back and load the day, or: tidemark load --source regular --from 2026-02-04 --to 2026-02-04 --project 10001 "
-        "--read-again"
-    )
+    command = f"tidemark load --source regular --from {DAY} --to {DAY} --project 10001 --read-again"
+    assert refused.failure.hint == f"Put it back and load the day, or: {command}"
     built = plans_of(facts_with(Known(), lost, is_read_again=True))[KEY]
     assert (built.todo, built.cause.kind) == (Todo.REBUILD, CauseKind.FILES_GONE)
 
@@ -353,8 +347,7 @@ def test_a_held_slice_whose_file_is_gone_is_not_built_from_what_is_there_today()
     facts = facts_with(Known(holds={KEY: "wrong prices"}), {REFINED_EVENTS.key: {KEY: FILE}}, is_read_again=True)
     refused = plans_of(facts)[KEY]
     assert refused.todo is Todo.REFUSE
-    assert refused.failure is not None
-    assert "held: wrong prices" in (refused.failure.reason or "")
+    assert "held: wrong prices" in str(refused.failure and refused.failure.reason)
 
 
 @pytest.mark.parametrize(("table", "key"), [(RAW, KEY), (RAW, NEXT), (REFINED_EVENTS.key, NEXT)])

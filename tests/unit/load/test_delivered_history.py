@@ -17,15 +17,7 @@ from pipeline_assets.domain.records import Exclusion, InputDay, InputState, Slic
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.build.snapshot import judge_history
-from pipeline_assets.load.staleness.as_of import (
-    History,
-    is_on_record,
-    is_refused_before,
-    news_of,
-    nothing_since,
-    standing_day,
-    version_of,
-)
+from pipeline_assets.load.staleness import as_of
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, judging, rests_on
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
@@ -45,14 +37,14 @@ def listed(day: date = DAY, **more: Any) -> SnapshotDelivery:
     return SnapshotDelivery(**{**own, **more})
 
 
-def history(days: Mapping[date, Digest] | None = DAYS, **more: Any) -> History:
+def history(days: Mapping[date, Digest] | None = DAYS, **more: Any) -> as_of.History:
     delivery = more.pop("delivery", listed())
-    return History(DAY, delivery, version_of(delivery, SETTINGS), days, **more)
+    return as_of.History(DAY, delivery, as_of.version_of(delivery, SETTINGS), days, **more)
 
 
 def month(key: Slice, days: Mapping[date, Digest] = DAYS, version: str | None = None, **more: Any) -> SliceRecord:
     own = {InputDay(VALIDITY.key, day): one for day, one in days.items() if day.month == key.event_date.month}
-    state = InputState(own, delivered=version or version_of(listed(), SETTINGS))
+    state = InputState(own, delivered=version or as_of.version_of(listed(), SETTINGS))
     values = {"digest": ONE, "input_state": state, "code_version": VALIDITY.code_version(SETTINGS), **more}
     return SliceRecord(VALIDITY.key, key, values.pop("verdict", Verdict.PUBLISHED), **values)
 
@@ -60,7 +52,9 @@ def month(key: Slice, days: Mapping[date, Digest] = DAYS, version: str | None = 
 RECORDS = {JANUARY: month(JANUARY), FEBRUARY: month(FEBRUARY)}
 
 
-def plans(one: History | None, records: Mapping[Slice, SliceRecord] = RECORDS, *more: Slice) -> dict[Slice, SlicePlan]:
+def plans(
+    one: as_of.History | None, records: Mapping[Slice, SliceRecord] = RECORDS, *more: Slice
+) -> dict[Slice, SlicePlan]:
     facts = Facts(
         SETTINGS, frozenset({*records, *more, FEBRUARY}), {}, {}, records={VALIDITY.key: records, SNAPSHOT.key: {}},
         history=one,
@@ -90,27 +84,27 @@ def test_what_is_refused_stands_at_the_last_month_and_leaves_all_others() -> Non
     assert (waits.todo, waits.reason) == (Todo.WAIT, "landing holds no complete delivery of intervals")
     ahead = plans(history(), RECORDS, MARCH)[MARCH]
     assert (ahead.todo, ahead.reason) == (Todo.WAIT, "intervals are delivered as of 2026-02-04 and not of 2026-03 yet")
-    causes = {key: plan.cause.kind for key, plan in plans(nothing_since(DAY)).items()}
+    causes = {key: plan.cause.kind for key, plan in plans(as_of.nothing_since(DAY)).items()}
     assert causes == dict.fromkeys(RECORDS, CauseKind.EXCLUSION), "where the only delivery is excluded all is emptied"
 
 
 def test_the_newest_complete_delivery_stands_and_is_read_once() -> None:
     before, after = DAY - timedelta(days=1), DAY + timedelta(days=1)
     days = {before: listed(before), DAY: listed(), after: listed(after, is_marked=False), date(2062, 1, 1): listed()}
-    assert standing_day(days, SETTINGS, datetime(2026, 2, 5, 1, tzinfo=UTC)) == DAY
-    assert standing_day(days, SETTINGS, LATE) == after, "its deadline has passed"
-    assert standing_day({}, SETTINGS, LATE) is None
-    version = version_of(listed(), SETTINGS)
-    assert is_on_record(VALIDITY, DAY, version, RECORDS)
+    assert as_of.standing_day(days, SETTINGS, datetime(2026, 2, 5, 1, tzinfo=UTC)) == DAY
+    assert as_of.standing_day(days, SETTINGS, LATE) == after, "its deadline has passed"
+    assert as_of.standing_day({}, SETTINGS, LATE) is None
+    version = as_of.version_of(listed(), SETTINGS)
+    assert as_of.is_on_record(VALIDITY, DAY, version, RECORDS)
     held = {**RECORDS, JANUARY: month(JANUARY, verdict=Verdict.HELD)}
     for records in ({}, held, {**RECORDS, JANUARY: month(JANUARY, input_state=None)}):
-        assert not is_on_record(VALIDITY, DAY, version, records)
-    assert not is_on_record(VALIDITY, DAY, version_of(listed(etag="v2"), SETTINGS), RECORDS)
+        assert not as_of.is_on_record(VALIDITY, DAY, version, records)
+    assert not as_of.is_on_record(VALIDITY, DAY, as_of.version_of(listed(etag="v2"), SETTINGS), RECORDS)
     judged_by = judging(VALIDITY, SETTINGS)
-    assert not is_refused_before(VALIDITY, DAY, version, RECORDS, judged_by, {})
-    news, waits = news_of(VALIDITY, days, RECORDS, judged_by, SETTINGS, datetime(2026, 2, 5, 1, tzinfo=UTC))
+    assert not as_of.is_refused_before(VALIDITY, DAY, version, RECORDS, judged_by, {})
+    news, waits = as_of.news_of(VALIDITY, days, RECORDS, judged_by, SETTINGS, datetime(2026, 2, 5, 1, tzinfo=UTC))
     assert (news, waits) == (None, [f"dimensions/item_validity/{after}.csv has no marker yet"])
-    news, _ = news_of(VALIDITY, days, {}, judged_by, SETTINGS, LATE)
+    news, _ = as_of.news_of(VALIDITY, days, {}, judged_by, SETTINGS, LATE)
     assert news is not None
     assert news[:2] == (after, f"dimensions/item_validity/{after}.csv is new")
 

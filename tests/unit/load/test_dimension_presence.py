@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -51,10 +49,9 @@ class Deployment:
 
 
 @pytest.fixture
-def p(tmp_path: Path) -> Iterator[Deployment]:
+def p(tmp_path: Path, ledger: Ledger) -> Deployment:
     (tmp_path / "landing").mkdir()
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        yield Deployment(tmp_path / "landing", ledger)
+    return Deployment(tmp_path / "landing", ledger)
 
 
 def test_a_dimension_that_nobody_delivers_gets_no_tables_and_one_that_vanished_keeps_them(p: Deployment) -> None:
@@ -80,9 +77,7 @@ def test_a_dimension_that_is_delivered_gets_its_tables(p: Deployment) -> None:
 
 def test_a_load_tells_of_dimensions_in_use_of_refused_ones_and_of_all_where_there_is_none(p: Deployment) -> None:
     told = [(one.table, one.verdict) for one in dimension_statuses(p.ledger, [DAY], is_all_wanted=True)]
-    assert told == [(ITEM.snapshot.key, None), (ITEM.validity.key, None)], (
-        "nothing is there, and it does not pass for good"
-    )
+    assert told == [(ITEM.snapshot.key, None), (ITEM.validity.key, None)], "nothing does not pass for good"
     p.has(Verdict.REFUSED, Digest())
     (told_first, _) = dimension_statuses(p.ledger, [DAY], is_all_wanted=True)
     assert (told_first.verdict, dimension_statuses(p.ledger, [DAY])) == (Verdict.REFUSED, [])

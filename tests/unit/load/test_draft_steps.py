@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import date, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,26 +27,16 @@ DAY, NEXT, FAR = (Slice(date(2026, 2, day), PROJECT) for day in (2, 3, 20))
 ONE, TWO = Digest(1, 1, 1), Digest(2, 2, 2)
 
 
-def a_record(verdict: Verdict, **more: Any) -> SliceRecord:
-    return SliceRecord(REFINED, DAY, verdict, **more)
-
-
-def a_publication(before: Digest, after: Digest) -> PublicationRecord:
-    return PublicationRecord(REFINED, DAY, 7, 6, before, after, Cause.of(CauseKind.DELIVERY), "run")
+def a_walk(head: int, before: Digest, after: Digest, **more: Any) -> Changes:
+    record = SliceRecord(REFINED, DAY, Verdict.PUBLISHED, digest=after, **more)
+    publication = PublicationRecord(REFINED, DAY, 7, 6, before, after, Cause.of(CauseKind.DELIVERY), "run")
+    return Changes(slices=[record], publications=[publication], head=(REFINED, head, 6))
 
 
 def test_a_slice_is_told_of_once_by_the_last_walk() -> None:
     """Outcome: one publication from the state before both walks to the last; the last step moves the head."""
-    first = Changes(
-        slices=[a_record(Verdict.PUBLISHED, digest=ONE, read_hash="before", is_final=True)],
-        publications=[a_publication(EMPTY, ONE)],
-        head=(REFINED, 8, 6),
-    )
-    second = Changes(
-        slices=[a_record(Verdict.PUBLISHED, digest=TWO, read_hash="between")],
-        publications=[a_publication(ONE, TWO)],
-        head=(REFINED, 9, 6),
-    )
+    first = a_walk(8, EMPTY, ONE, read_hash="before", is_final=True)
+    second = a_walk(9, ONE, TWO, read_hash="between")
     (_, one), (_, other) = condensed([(REFINED, first), (REFINED, second)])
     assert (one.slices, one.publications, one.head) == ([], [], None)
     assert [(record.digest, record.read_hash) for record in other.slices] == [(TWO, "before")]
@@ -58,10 +45,9 @@ def test_a_slice_is_told_of_once_by_the_last_walk() -> None:
 
 
 @pytest.fixture
-def draft(tmp_path: Path) -> Iterator[Draft]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        runtime: Any = SimpleNamespace(ledger=ledger, settings=Settings(projects=(PROJECT,), dedupe_window_days=2))
-        yield Draft(runtime, "run", "run")
+def draft(ledger: Ledger) -> Draft:
+    runtime: Any = SimpleNamespace(ledger=ledger, settings=Settings(projects=(PROJECT,), dedupe_window_days=2))
+    return Draft(runtime, "run", "run")
 
 
 def test_slices_that_exchange_events_go_together(draft: Draft) -> None:
@@ -96,27 +82,20 @@ def a_report(*outcomes: Outcome, seconds: float = 1.0, built: tuple[Slice, ...] 
 
 def test_what_a_former_walk_published_stays_news() -> None:
     """Scenario: one of two days is lost to a writer of the same content. Outcome: it is unchanged, the other published."""
-    former = a_report(
-        an_outcome(FIRST, Verdict.PUBLISHED),
-        an_outcome(SECOND, Verdict.PUBLISHED),
-        an_outcome(LATE, Verdict.PUBLISHED, is_requested=False),
-        built=(FIRST, SECOND),
-    )
+    late = an_outcome(LATE, Verdict.PUBLISHED, is_requested=False)
+    published = [an_outcome(key, Verdict.PUBLISHED) for key in (FIRST, SECOND)]
+    former = a_report(*published, late, built=(FIRST, SECOND))
     later = a_report(an_outcome(FIRST, Verdict.UNCHANGED), an_outcome(SECOND, Verdict.UNCHANGED), built=(SECOND,))
     told = merged(former, later, {FIRST, LATE})
-    assert {one.key: one.verdict for one in told.outcomes} == {
-        FIRST: Verdict.PUBLISHED,
-        SECOND: Verdict.UNCHANGED,
-        LATE: Verdict.PUBLISHED,
-    }
+    verdicts = {one.key: one.verdict for one in told.outcomes}
+    assert verdicts == {FIRST: Verdict.PUBLISHED, SECOND: Verdict.UNCHANGED, LATE: Verdict.PUBLISHED}
     assert (told.outcomes[-1].key, told.seconds, told.built) == (LATE, 2.0, (FIRST, SECOND))
 
 
 def test_a_late_day_that_was_lost_is_not_told() -> None:
     former = a_report(an_outcome(LATE, Verdict.PUBLISHED, is_requested=False))
-    assert merged(former, a_report(an_outcome(FIRST, Verdict.UNCHANGED)), ()).outcomes == (
-        an_outcome(FIRST, Verdict.UNCHANGED),
-    )
+    unchanged = an_outcome(FIRST, Verdict.UNCHANGED)
+    assert merged(former, a_report(unchanged), ()).outcomes == (unchanged,)
 
 
 def test_a_refusal_fails_the_run_after_a_second_walk_too() -> None:

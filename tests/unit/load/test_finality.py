@@ -26,6 +26,7 @@ PROJECT, DAY = "10001", date(2026, 2, 2)
 KEY = Slice(DAY, PROJECT)
 SETTINGS = Settings(projects=(PROJECT,))
 NOON, SOON, AHEAD = (datetime(2026, month, day, 12, tzinfo=UTC) for month, day in ((2, 2), (2, 20), (6, 1)))
+NEAR = SOON + timedelta(minutes=5)
 REGULAR, BACKFILL = BatchKey(Source.REGULAR, PROJECT, DAY), BatchKey(Source.BACKFILL, PROJECT, DAY)
 RAW = "raw/regular_events"
 PUBLISHED = SliceRecord(
@@ -54,14 +55,8 @@ def a_batch(key: BatchKey = REGULAR, **changes: object) -> BatchRecord:
         "ahead, and closed meanwhile": (AHEAD, SOON, False, True, SOON),
         "now": (SOON, SOON, True, True, SOON),
         "long ago": (SOON, AHEAD, True, True, SOON),
-        "by a host a little ahead of this one": (
-            SOON + timedelta(minutes=5),
-            SOON,
-            True,
-            True,
-            SOON + timedelta(minutes=5),
-        ),
-        "too far ahead": (SOON + timedelta(minutes=5, seconds=1), SOON, False, True, SOON),
+        "by a host a little ahead of this one": (NEAR, SOON, True, True, NEAR),
+        "too far ahead": (NEAR + timedelta(seconds=1), SOON, False, True, SOON),
         "older row, deadline ahead": (None, NOON, False, False, None),
         "older row, closed": (None, AHEAD, True, True, AHEAD),
     },
@@ -83,14 +78,11 @@ def test_a_refused_delivery_again_does_not_end_what_was_final_and_markers_close_
 ) -> None:
     refused = [a_batch(verdict=BatchVerdict.REFUSED)]
     assert decided(ledger, SOON, replace(PUBLISHED, final_at=SOON.isoformat()), refused).was_final
-    marked = [
-        a_batch(BatchKey(Source.REGULAR, PROJECT, DAY + timedelta(days=shift)), hours_marked=24) for shift in range(4)
-    ]
-    early = datetime(2026, 2, 6, 1, tzinfo=UTC)
-    assert decided(ledger, early, replace(PUBLISHED, is_final=False), marked).is_final
-    assert not decided(
-        ledger, early, replace(PUBLISHED, is_final=False), [replace(marked[3], hours_marked=23)]
-    ).is_final
+    days = [replace(REGULAR, arrival_date=DAY + timedelta(days=shift)) for shift in range(4)]
+    marked, early = [a_batch(key, hours_marked=24) for key in days], datetime(2026, 2, 6, 1, tzinfo=UTC)
+    fresh = replace(PUBLISHED, is_final=False)
+    assert decided(ledger, early, fresh, marked).is_final
+    assert not decided(ledger, early, fresh, [replace(marked[3], hours_marked=23)]).is_final
 
 
 @pytest.mark.parametrize(

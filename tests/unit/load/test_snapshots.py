@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -131,16 +130,14 @@ def test_a_count_beyond_bounds_is_refused_once_and_never_again_when_it_stands_or
     assert (found.reason is None) if reason is None else (reason in (found.reason or ""))
 
 
-def test_what_a_person_let_a_day_change_to_last_is_remembered_and_a_rollback_of_it_as_well(tmp_path: Path) -> None:
+def test_what_a_person_let_a_day_change_to_last_is_remembered_and_a_rollback_of_it_as_well(ledger: Ledger) -> None:
     def published(number: int, digest: Digest, why: str | None) -> PublicationRecord:
         cause = Cause.of(CauseKind.DELIVERY)
-        return PublicationRecord(
-            ITEM.snapshot.key, KEY, number, number - 1, EMPTY, digest, cause, "run", accepted_reason=why
-        )
+        known = (ITEM.snapshot.key, KEY, number, number - 1, EMPTY, digest, cause)
+        return PublicationRecord(*known, "run", accepted_reason=why)
 
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        assert accepted_last(ledger, ITEM.snapshot, KEY) is None
-        ledger.record(Changes(publications=[published(1, SMALL, "closed"), published(2, WHOLE, None)]), "run")
-        assert accepted_last(ledger, ITEM.snapshot, KEY) == SMALL
-        ledger.record(Changes(publications=[published(3, OTHER, "rolled back")]), "run")
-        assert accepted_last(ledger, ITEM.snapshot, KEY) == OTHER
+    assert accepted_last(ledger, ITEM.snapshot, KEY) is None
+    ledger.record(Changes(publications=[published(1, SMALL, "closed"), published(2, WHOLE, None)]), "run")
+    assert accepted_last(ledger, ITEM.snapshot, KEY) == SMALL
+    ledger.record(Changes(publications=[published(3, OTHER, "rolled back")]), "run")
+    assert accepted_last(ledger, ITEM.snapshot, KEY) == OTHER
