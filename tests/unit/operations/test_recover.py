@@ -64,6 +64,12 @@ def _range(first: int, last: int) -> HourRange:
     return HourRange(Hour(DAY, first), Hour(DAY, last))
 
 
+def a_delivery(batch: BatchKey, hour: int, fate: str = "accepted") -> DeliveryRecord:
+    rows, error = (0, "truncated_gzip") if fate == "refused" else (3, None)
+    key = GRAMMAR.format_delivery(batch, hour, 1)
+    return DeliveryRecord(batch, key, "etag", 100, None, 3, rows, 0, 0, error, is_accepted=fate == "accepted")
+
+
 @dataclass
 class Place:
     root: Path
@@ -72,18 +78,34 @@ class Place:
     ledger: Ledger
     outcomes: list[HourOutcome] = field(default_factory=list)
 
+    @property
+    def landing(self) -> LandingStore:
+        return LandingStore.from_settings(self.settings)
+
+    def exports(self, *hours: int) -> None:
+        """The vendor has an object of each of these hours."""
+        for hour in hours:
+            self.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+
     def plan(self, hours: HourRange = WHOLE_DAY, *, now: datetime = NOW, **request: Any) -> RecoveryPlan:
         asked = RecoveryRequest(**{"projects": (PROJECT,), "hours": hours, **request})
-        return plan_recovery(self.ledger, LandingStore.from_settings(self.settings), self.settings, asked, now)
+        return plan_recovery(self.ledger, self.landing, self.settings, asked, now)
+
+    def carry_out(self, plan: RecoveryPlan, progress: Progress, api: ExportApi) -> list[HourOutcome]:
+        return Recovery(api, self.landing, self.settings, self.ledger.recoveries, progress).run(plan)
+
+    def execute(self, statement: Any, *values: Any) -> None:
+        with self.ledger.engine.begin() as connection:
+            connection.execute(statement, *values)
+
+    def is_marked(self, hour: int) -> bool:
+        return f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete" in self.files()
 
     def recover(self, hours: HourRange = WHOLE_DAY, **request: Any) -> dict[str, str]:
         """Hour (of a project where there are several) -> result."""
         api = ExportApi(self.settings, backoff=Backoff(3, 0.01), sleep=lambda _: None)
-        landing = LandingStore.from_settings(self.settings)
         self.settled: list[HourOutcome] = []
-        progress = Progress(settled=self.settled.append)
-        recovery = Recovery(api, landing, self.settings, self.ledger.recoveries, progress)
-        self.outcomes = recovery.run(self.plan(hours, **request))
+        self.outcomes = self.carry_out(self.plan(hours, **request), Progress(settled=self.settled.append), api)
         projects = {one.project_id for one in self.outcomes}
         return {
             f"{one.project_id}/{one.hour.hour}" if len(projects) > 1 else str(one.hour.hour): one.fate.value
@@ -99,24 +121,14 @@ class Place:
 
     def to_load(self, listing: Listing | None = None) -> tuple[dict[int, int], ArrivalStatus]:
         """Hour -> objects that a backfill load would read now, and the rested sensor's message."""
-        landing = LandingStore.from_settings(self.settings)
-        listing = listing or landing.list(Source.BACKFILL, [PROJECT], DAY, DAY)
-        recorded = Recorded.read(self.ledger, landing, listing, Source.BACKFILL, [PROJECT], (DAY, DAY), self.settings)
-        plans = plan_batches(
-            Source.BACKFILL,
-            [PROJECT],
-            [DAY],
-            listing,
-            recorded,
-            self.settings,
-            NOW,
-            code_version="c",
-            accepted_reasons={},
-        )
+        source, projects = Source.BACKFILL, [PROJECT]
+        listing = listing or self.landing.list(source, projects, DAY, DAY)
+        read = Recorded.read(self.ledger, self.landing, listing, source, projects, (DAY, DAY), self.settings)
+        code: dict[str, Any] = {"code_version": "c", "accepted_reasons": {}}
+        self.plans = plan_batches(source, projects, [DAY], listing, read, self.settings, NOW, **code)
         rested = self.settings.model_copy(update={"quiet_minutes": 0})
-        self.plans = plans
-        counts = Counter(found.hour for found in plans[BACKFILL].changed)
-        return dict(sorted(counts.items())), evaluate_arrivals(plans, {}, (), {}, rested, NOW)
+        counts = Counter(found.hour for found in self.plans[BACKFILL].changed)
+        return dict(sorted(counts.items())), evaluate_arrivals(self.plans, {}, (), {}, rested, NOW)
 
     def deliver(self, hour: int, body: bytes, source: Source = Source.REGULAR, shard: int = 1) -> str:
         key = GRAMMAR.format_delivery(BatchKey(source, PROJECT, DAY), hour, shard)
@@ -127,19 +139,10 @@ class Place:
     def record(self, verdict: BatchVerdict, source: Source = Source.REGULAR, **hours: str) -> None:
         """A batch on record; `h5="accepted"`, `"refused"` (its object) of each hour."""
         batch = BatchKey(source, PROJECT, DAY)
-        deliveries = []
-        for name, fate in hours.items():
-            hour = int(name[1:])
-            is_bad = fate == "refused"
-            deliveries.append(
-                DeliveryRecord(
-                    batch, GRAMMAR.format_delivery(batch, hour, 1), "etag", 100, None, 3, 0 if is_bad else 3, 0, 0,
-                    "truncated_gzip" if is_bad else None, is_accepted=fate == "accepted",
-                )
-            )  # fmt: skip
-        numbers = tuple(sorted(int(name[1:]) for name in hours))
+        fates = {int(name[1:]): fate for name, fate in hours.items()}
+        deliveries = [a_delivery(batch, hour, fate) for hour, fate in fates.items()]
         reason = "1 unreadable objects" if verdict is BatchVerdict.REFUSED else None
-        record = BatchRecord(batch, verdict, reason, deliveries=len(deliveries), hours=numbers)
+        record = BatchRecord(batch, verdict, reason, deliveries=len(deliveries), hours=tuple(sorted(fates)))
         self.ledger.record(Changes(deliveries=deliveries, batches=[record]), "run")
 
 
@@ -169,15 +172,12 @@ def test_hours_come_with_their_objects_and_their_markers(place: Place) -> None:
     silent = f"{PREFIX}/{PREFIX}_{DAY}_6_complete"
     assert place.files().pop(silent).startswith(b"no data")
     assert {name: body for name, body in place.files().items() if name != silent} == objects | markers
-    assert [(one.objects, one.size_bytes) for one in place.settled] == [
-        (2, len(bodies[4, 0]) + len(bodies[4, 7])), (1, len(bodies[5, 0])), (0, 0),
-    ]  # fmt: skip
+    sizes = [(2, len(bodies[4, 0]) + len(bodies[4, 7])), (1, len(bodies[5, 0])), (0, 0)]
+    assert [(one.objects, one.size_bytes) for one in place.settled] == sizes
 
-    asked = len(place.vendor.asked)
-    before = place.files()
+    asked, before = len(place.vendor.asked), place.files()
     assert place.recover(_range(4, 6)) == {"4": "already there", "5": "already there", "6": "no data"}
-    assert len(place.vendor.asked) == asked
-    assert place.files() == before
+    assert (len(place.vendor.asked), place.files()) == (asked, before)
 
 
 def test_a_day_is_asked_for_at_once_and_days_one_by_one(place: Place) -> None:
@@ -192,8 +192,7 @@ _OF_SIZE = Answer(400, b"The file size of the exported data is too large. Shorte
 
 @pytest.mark.parametrize("answer", [_OF_SIZE, Answer(504)])
 def test_a_range_that_is_too_large_is_halved_down_to_one_hour(place: Place, answer: Answer) -> None:
-    for hour in range(6):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.exports(*range(6))
     place.vendor.always(answer, lambda asked: len(asked.hours) > 1)
     # A timeout of a single hour says nothing about its size.
     place.vendor.always(_OF_SIZE, lambda asked: asked.hours[0].hour == 4)
@@ -202,7 +201,7 @@ def test_a_range_that_is_too_large_is_halved_down_to_one_hour(place: Place, answ
     (error,) = place.errors
     assert "2026-02-02T04" in error
     assert "have it export that to the bucket by hand" in error
-    assert f"{PREFIX}/{PREFIX}_{DAY}_4_complete" not in place.files()
+    assert not place.is_marked(4)
 
 
 _OTHER = Answer(400, b"start lies outside of the retention of this project")
@@ -252,8 +251,7 @@ def test_halving_goes_on_while_it_helps(place: Place, good: list[Hour]) -> None:
 
 @pytest.mark.parametrize("refused_hours", [["4"], ["4", "20"], ["23"]])
 def test_refused_hours_cost_no_other(place: Place, refused_hours: list[str]) -> None:
-    for hour in range(24):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.exports(*range(24))
     place.vendor.always(_OTHER, lambda asked: any(str(hour.hour) in refused_hours for hour in asked.hours))
     fates = place.recover()
     assert [hour for hour, fate in fates.items() if fate != "recovered"] == refused_hours
@@ -266,18 +264,13 @@ def test_hours_younger_than_the_vendors_delay_are_not_taken_for_empty(place: Pla
     """Scenario: the vendor lacks hours that ended under two hours ago. Outcome: they are named and not marked."""
     now = datetime(2026, 2, 2, 10, 30, tzinfo=UTC)
     place.vendor.delayed_from = Hour(DAY, 8)
-    for hour in range(6, 11):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.exports(*range(6, 11))
     plan = place.plan(_range(6, 10), now=now)
     assert [one.hour.hour for one in plan.asked if one.is_fetched] == [6, 7]
-    api = ExportApi(place.settings)
-    landing = LandingStore.from_settings(place.settings)
-    fates = [one.fate for one in Recovery(api, landing, place.settings, place.ledger.recoveries).run(plan)]
+    fates = [one.fate for one in place.carry_out(plan, Progress(), ExportApi(place.settings))]
     assert fates == [HourFate.RECOVERED] * 2 + [HourFate.NOT_EXPORTED] * 3
     assert [str(asked) for asked in place.vendor.asked] == ["2026-02-02T06+2"]
-    assert {name.rpartition("_")[0] for name in place.files() if name.endswith("complete")} == {
-        f"{PREFIX}/{PREFIX}_{DAY}_6", f"{PREFIX}/{PREFIX}_{DAY}_7",
-    }  # fmt: skip
+    assert [hour for hour in range(24) if place.is_marked(hour)] == [6, 7]
 
 
 def test_a_clock_that_is_ahead_marks_nothing_as_empty(place: Place) -> None:
@@ -311,8 +304,7 @@ def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any, tmp_
 
 def test_a_member_that_leads_elsewhere_and_a_bomb_are_isolated_and_write_nothing(place: Place) -> None:
     """Outcome: the range is halved around them, all other hours are recovered, and nothing lies elsewhere."""
-    for hour in range(8):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.exports(*range(8))
     place.vendor.add(PROJECT, Hour(DAY, 6), gzip.compress(b"\0" * (1 << 25), 9, mtime=0))
     honest = place.vendor.members
 
@@ -345,9 +337,8 @@ def test_what_concerns_a_project_leaves_the_others_alone(place: Place, answer: A
         place.vendor.add(project, Hour(DAY, 4), a_body(events_on(DAY, 2, app=int(project))))
     place.vendor.always(answer, lambda asked: asked.project_id == PROJECT)
     fates = place.recover(_range(4, 5), projects=(PROJECT, OTHER))
-    assert fates == {
-        f"{PROJECT}/4": "not recovered", f"{PROJECT}/5": "not recovered", f"{OTHER}/4": "recovered", f"{OTHER}/5": "no data",
-    }  # fmt: skip
+    ours = {f"{PROJECT}/4": "not recovered", f"{PROJECT}/5": "not recovered"}
+    assert fates == ours | {f"{OTHER}/4": "recovered", f"{OTHER}/5": "no data"}
     (error,) = place.errors
     assert said in error
     assert {name.partition("/")[0] for name in place.files()} == {f"{OTHER}-backfill"}
@@ -356,10 +347,9 @@ def test_what_concerns_a_project_leaves_the_others_alone(place: Place, answer: A
 def test_objects_that_are_there_are_compared_and_never_overwritten(place: Place) -> None:
     """Outcome: an object packed another way is left and its hour completed; other content is refused before any write."""
     text = gzip.decompress(_body(4))
-    place.vendor.add(PROJECT, Hour(DAY, 4), _body(4), 0)
-    place.vendor.add(PROJECT, Hour(DAY, 4), _body(44), 1)
-    place.vendor.add(PROJECT, Hour(DAY, 5), _body(5), 0)
-    place.vendor.add(PROJECT, Hour(DAY, 5), _body(55), 1)
+    place.exports(4, 5)
+    for hour in (4, 5):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(11 * hour), 1)
     same = place.deliver(4, gzip.compress(text, 1, mtime=5), Source.BACKFILL, shard=0)
     other = place.deliver(5, _body(99), Source.BACKFILL, shard=1)
     before = place.files()
@@ -410,9 +400,8 @@ def test_the_state_of_every_hour_is_told(place: Place) -> None:
     (place.root / GRAMMAR.format_marker(BatchKey(Source.BACKFILL, PROJECT, DAY), 13)).touch()
     place.deliver(14, _body(14), Source.BACKFILL)
     plan = place.plan()
-    assert _states(plan) == {
-        "missing": "0–8, 12, 15–23", "whole": "9", "refused": "10–11", "recovered": "13", "delivered": "14",
-    }  # fmt: skip
+    told = {"missing": "0–8, 12, 15–23", "whole": "9", "refused": "10–11", "recovered": "13", "delivered": "14"}
+    assert _states(plan) == told
     assert {one.reason for one in plan.hours if one.state is HourState.REFUSED} == {"1 unreadable objects"}
     assert [one.hour.hour for one in plan.asked if not one.is_fetched] == [13]
 
@@ -431,9 +420,7 @@ def test_only_days_that_are_refused_are_meant_by_refused(place: Place) -> None:
 def test_hours_to_come_are_not_missing_of_a_refused_day(place: Place) -> None:
     place.record(BatchVerdict.REFUSED, h3="refused")
     plan = place.plan(is_refused_only=True, now=datetime(2026, 2, 2, 6, 30, tzinfo=UTC))
-    assert [(one.hour.hour, one.is_fetched) for one in plan.asked] == [
-        (0, True), (1, True), (2, True), (3, True), (4, False), (5, False),
-    ]  # fmt: skip
+    assert [(one.hour.hour, one.is_fetched) for one in plan.asked] == [(hour, hour < 4) for hour in range(6)]
 
 
 def test_what_a_refused_day_would_lack_is_told(place: Place) -> None:
@@ -449,22 +436,19 @@ def test_markers_of_an_accepted_day_say_that_an_hour_is_empty(place: Place) -> N
 
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> None:
-    for hour in (4, 5):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
-    landing, api = LandingStore.from_settings(place.settings), ExportApi(place.settings)
-    plan = place.plan(_range(4, 5))
+    place.exports(4, 5)
+    api, plan = ExportApi(place.settings), place.plan(_range(4, 5))
     screen = io.StringIO()
     with progress_on(PlainConsole(file=screen, force_terminal=True, width=100), plan) as bar:
-        Recovery(api, landing, place.settings, place.ledger.recoveries, bar).run(plan)
+        place.carry_out(plan, bar, api)
     assert re.search(r"hours, 1\.\d kB .*2/2", screen.getvalue())
     for path in (place.root / PREFIX).iterdir():
         path.unlink()
     paper = io.StringIO()
     with progress_on(PlainConsole(file=paper, width=200), plan) as lines:
-        Recovery(api, landing, place.settings, place.ledger.recoveries, lines).run(plan)
-    assert re.fullmatch(
-        r"10001 2026-02-02: 2 of 2 hours are there \(2 of 2 hours settled, 1\.\d kB received\)\n", paper.getvalue()
-    )
+        place.carry_out(plan, lines, api)
+    line = r"10001 2026-02-02: 2 of 2 hours are there \(2 of 2 hours settled, 1\.\d kB received\)\n"
+    assert re.fullmatch(line, paper.getvalue())
 
 
 _PROGRAM = """
@@ -487,6 +471,7 @@ with closing(Ledger(settings.ledger_database_url)) as ledger:
     Recovery(ExportApi(settings), landing, settings, ledger.recoveries).run(plan)
 """
 _KEY = f"{PREFIX}/{PREFIX}_{DAY}_5"
+_KILLS = [f"after_download:{DAY}T04", f"after_object:{_KEY}#0.json.gz", f"before_marker:{_KEY}_complete"]
 
 
 def _let_claims_grow_old(place: Place, hours: int) -> None:
@@ -494,14 +479,11 @@ def _let_claims_grow_old(place: Place, hours: int) -> None:
     with place.ledger.engine.begin() as connection:
         for row in connection.execute(sa.select(RECOVERIES)).mappings().all():
             begun = datetime.fromisoformat(row["begun_at"]) - timedelta(hours=hours)
-            connection.execute(
-                RECOVERIES.update().where(RECOVERIES.c.hour == row["hour"]).values(begun_at=begun.isoformat())
-            )
+            of_hour = RECOVERIES.update().where(RECOVERIES.c.hour == row["hour"])
+            connection.execute(of_hour.values(begun_at=begun.isoformat()))
 
 
-@pytest.mark.parametrize(
-    "armed", [f"after_download:{DAY}T04", f"after_object:{_KEY}#0.json.gz", f"before_marker:{_KEY}_complete"]
-)
+@pytest.mark.parametrize("armed", _KILLS)
 def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_on(place: Place, armed: str) -> None:
     """Outcome: no hour with a marker lacks an object; the next recovery completes and leaves nothing else."""
     for hour, shard in ((4, 0), (5, 0), (5, 1), (6, 0)):
@@ -510,15 +492,12 @@ def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_o
         **os.environ, "TIDEMARK_CRASH_AT": armed, "TIDEMARK_LANDING_URL": place.settings.landing_url,
         "TIDEMARK_CATALOG_URL": place.settings.catalog_url, "TIDEMARK_EXPORT_MIN_FREE_BYTES": "0",
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=False
-    )
+    program = [sys.executable, "-c", _PROGRAM]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    for name in place.files():
-        if name.endswith("_complete"):
-            hour = int(name.split("_")[-2])
-            for shard in place.vendor.objects[PROJECT][Hour(DAY, hour)]:
-                assert f"{PREFIX}/{PREFIX}_{DAY}_{hour}#{shard}.json.gz" in place.files()
+    for hour, shards in place.vendor.objects[PROJECT].items():
+        stem = f"{PREFIX}/{PREFIX}_{DAY}_{hour.hour}"
+        assert not place.is_marked(hour.hour) or {f"{stem}#{shard}.json.gz" for shard in shards} <= place.files().keys()
     assert f"{_KEY}_complete" not in place.files()
     is_half = f"{_KEY}#0.json.gz" in place.files()
     taken, _ = place.to_load()
@@ -547,14 +526,14 @@ def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_o
 def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -> None:
     """Scenario: landing is listed between an hour's two objects, beside a hand-made hour; the recovery fails, then
     completes. Outcome: the hour waits, named with its command, until its marker is listed; the other hour is taken."""
-    place.vendor.add(PROJECT, Hour(DAY, 5), _body(50), 0)
-    place.vendor.add(PROJECT, Hour(DAY, 5), _body(51), 1)
+    for shard in (0, 1):
+        place.vendor.add(PROJECT, Hour(DAY, 5), _body(50 + shard), shard)
     by_hand = place.deliver(7, _body(7), Source.BACKFILL)
     listings: list[Listing] = []
 
     def between(point: Failpoint, name: str) -> None:
         if point is Failpoint.AFTER_OBJECT and name.endswith("#0.json.gz"):
-            listings.append(LandingStore.from_settings(place.settings).list(Source.BACKFILL, [PROJECT], DAY, DAY))
+            listings.append(place.landing.list(Source.BACKFILL, [PROJECT], DAY, DAY))
             raise LandingUnavailableError("landing", "is away", "Try again")
 
     watch(between)
@@ -574,11 +553,11 @@ def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -
         "hours 5 wait: their recovery has not written its marker; if it died, run "
         f"tidemark recover --from {DAY}T05 --to {DAY}T05 --project {PROJECT}"
     )
-    verdict, evaluation = judge_absent(
-        place.plans[BACKFILL], is_other_source_there=False, first_arrival=None, settings=place.settings, now=NOW
-    )
+    batch = place.plans[BACKFILL]
+    known: dict[str, Any] = {"is_other_source_there": False, "first_arrival": None}
+    verdict, evaluation = judge_absent(batch, settings=place.settings, now=NOW, **known)
     assert (verdict, "recovery" in (evaluation.reason or "")) == (BatchVerdict.WAITING, True)
-    place.ledger.record(Changes(batches=[place.plans[BACKFILL].record(verdict, evaluation, place.settings)]), "run")
+    place.ledger.record(Changes(batches=[batch.record(verdict, evaluation, place.settings)]), "run")
     (told,) = read_health(place.ledger, place.settings, NOW).following
     assert f"tidemark recover --from {DAY}T05" in told.reason
 
@@ -588,11 +567,7 @@ def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -
 
 
 def test_every_point_of_a_recovery_is_killed_at() -> None:
-    (mark,) = [
-        one for one in test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_on.pytestmark
-        if one.name == "parametrize"
-    ]  # fmt: skip
-    assert {armed.partition(":")[0] for armed in mark.args[1]} == {point.value for point in OF_RECOVERY}
+    assert {armed.partition(":")[0] for armed in _KILLS} == {point.value for point in OF_RECOVERY}
 
 
 def test_a_day_with_an_hour_that_was_not_recovered_is_not_loaded() -> None:
@@ -622,9 +597,7 @@ _BEFORE = Hour(DAY - timedelta(days=1), 7)
 
 
 def _raw_holds(place: Place, hour: Hour) -> None:
-    batch = BatchKey(Source.REGULAR, PROJECT, hour.day)
-    key = GRAMMAR.format_delivery(batch, hour.hour, 1)
-    record = DeliveryRecord(batch, key, "etag", 100, None, 3, 3, 0, 0, None, is_accepted=True)
+    record = a_delivery(BatchKey(Source.REGULAR, PROJECT, hour.day), hour.hour)
     place.ledger.record(Changes(deliveries=[record]), "run")
 
 
@@ -657,7 +630,7 @@ def test_no_data_is_believed_of_keys_alone_that_bring_an_hour_which_raw_holds(
     assert len(place.vendor.asked) == 2
     assert {one.state for one in place.plan().hours} == {HourState.NO_DATA}
 
-    place.vendor.add(PROJECT, Hour(DAY, 5), _body(5))
+    place.exports(5)
     again = place.recover(is_asking_again=True)
     assert again == {str(hour): "recovered" if hour == 5 else "no data" for hour in range(24)}
     assert {one.hour.hour for one in place.plan().hours if one.state is HourState.RECOVERED} == {5}
@@ -671,11 +644,9 @@ def test_an_archive_without_a_whole_hour_is_believed_no_more_than_no_data(
 ) -> None:
     """Scenario: wrong keys get archives without a whole hour. Outcome: no marker."""
     _use_keys_of(place.vendor, OTHER, monkeypatch)
-    place.vendor.always(
-        Answer(200, zipped(members), {"Content-Type": "application/zip"}), lambda asked: asked.hours[0].day == DAY
-    )
-    empty = Answer(200, zipped([]), {"Content-Type": "application/zip"})
-    place.vendor.always(empty, lambda asked: asked.hours[0] == _BEFORE)
+    answers = [Answer(200, zipped(of), {"Content-Type": "application/zip"}) for of in (members, [])]
+    place.vendor.always(answers[0], lambda asked: asked.hours[0].day == DAY)
+    place.vendor.always(answers[1], lambda asked: asked.hours[0] == _BEFORE)
     assert set(place.recover().values()) == {"not recovered"}
     assert any("raw holds no hour that shows whose keys were used" in error for error in place.errors)
     _raw_holds(place, _BEFORE)
@@ -707,7 +678,7 @@ def test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_b
 def test_one_contradicted_hour_discredits_the_whole_answer(place: Place) -> None:
     """Scenario: the archive has hour 3 and lacks hour 4, which raw holds. Outcome: nothing is written."""
     place.record(BatchVerdict.ACCEPTED, h4="accepted")
-    place.vendor.add(PROJECT, Hour(DAY, 3), _body(3))
+    place.exports(3)
     assert place.recover(_range(3, 5)) == dict.fromkeys("345", "not recovered")
     assert not place.files()
     assert place.recover(_range(3, 3)) == {"3": "recovered"}
@@ -752,8 +723,7 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     written = f"{PREFIX}/{PREFIX}_{DAY}_11#1.json.gz"
     sizes = {written: len(_body(111))}
     # Also where the recovery died between marker and end of claim: a load takes the hour then.
-    with place.ledger.engine.begin() as connection:
-        connection.execute(RECOVERIES.update().values(ended_at=None))
+    place.execute(RECOVERIES.update().values(ended_at=None))
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
     place.ledger.recoveries.end(PROJECT, Hour(DAY, 11))
     place.ledger.recoveries.end(PROJECT, Hour(DAY, 9))
@@ -761,8 +731,7 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     # The baseline holds what its load read, whenever it was recovered.
     held = DeliveryRecord(BACKFILL, written, "etag", sizes[written], None, 3, 3, 0, 0, None, is_accepted=True)
     place.ledger.record(Changes(deliveries=[held]), "load")
-    with place.ledger.engine.begin() as connection:
-        connection.execute(RUNS.insert(), {"run_id": "load", "started_at": NOW.isoformat()})
+    place.execute(RUNS.insert(), {"run_id": "load", "started_at": NOW.isoformat()})
     assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, NOW.isoformat())
     earlier = (NOW - timedelta(hours=1)).isoformat()
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, earlier) == sizes
@@ -770,8 +739,7 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     (known,) = place.ledger.deliveries(Source.BACKFILL, [PROJECT], DAY, DAY).values()
     assert known.run_id == "load"
     place.ledger.record(Changes(deliveries=[replace(known, etag="copied")]), "copied")
-    with place.ledger.engine.begin() as connection:
-        connection.execute(RUNS.insert(), {"run_id": "copied", "started_at": (NOW + timedelta(days=2)).isoformat()})
+    place.execute(RUNS.insert(), {"run_id": "copied", "started_at": (NOW + timedelta(days=2)).isoformat()})
     assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, NOW.isoformat())
     whole = BatchRecord(BACKFILL, BatchVerdict.ACCEPTED, deliveries=1, hours=tuple(range(24)))
     place.ledger.record(Changes(batches=[whole]), "run")
