@@ -58,6 +58,19 @@ def change(key: Slice, after: Digest, run_id: str, table: str = REFINED, snapsho
     return PublicationRecord(table, key, snapshot_id, snapshot_id - 1, PUBLISHED, after, cause, run_id)
 
 
+def lakehouse(files: dict[Slice, SliceFiles], of: Callable[..., Any] | None = None) -> SimpleNamespace:
+    """Its green branches, at snapshot 5, hold these files."""
+
+    def change_of(table: Any, _: int, __: int, slices: Any) -> Any:
+        return SimpleNamespace(table=table, files_by_slice={key: files[key] for key in slices})
+
+    return SimpleNamespace(
+        branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
+        slice_files=lambda _, snapshot_id, __: files if snapshot_id == 5 else {},
+        changes=SimpleNamespace(of=of or change_of),
+    )
+
+
 class Story:
     """A rebuild on a real ledger. Tests give the catching up and the commit."""
 
@@ -101,10 +114,8 @@ class Story:
         return going
 
     def reported(self, *slices: RebuiltSlice, tables: tuple[str, ...] = (REFINED,)) -> None:
-        asked = RebuildRecord(
-            0, tables, DAY, NEXT.event_date, (PROJECT,), "why", "ann", RebuildState.BUILDING, "start-1"
-        )
-        self.ledger.rebuilds.begin(asked)
+        days, begun = (DAY, NEXT.event_date), RebuildState.BUILDING
+        self.ledger.rebuilds.begin(RebuildRecord(0, tables, *days, (PROJECT,), "why", "ann", begun, "start-1"))
         self.start(*slices)
 
     def start(self, *slices: RebuiltSlice) -> None:
@@ -114,6 +125,9 @@ class Story:
     def swap(self, *catching_up: Step, run_id: str = "swap-1") -> RebuildRecord:
         self.steps = list(catching_up)
         return swap.swap(self.runtime, self.ledger.rebuilds.claim(self.rebuild, run_id), "bob", None, NOW)
+
+    def swap_of_refined(self, going: Any, main: MainAsRead = MainAsRead({REFINED: 1})) -> Any:  # noqa: B008 - frozen
+        return self.swap_of(self.runtime, self.rebuild, swap.table_by_key(REFINED), going, main, NOW)
 
     def undo(self) -> None:
         swap.undo(self.runtime, self.rebuild, "bob", None)
@@ -175,9 +189,7 @@ def test_what_was_not_reported_to_go_stays_until_it_is(story: Story, was_refused
     """Outcome: an unreported slice and the aggregate built from it stay, with the reason; after another start they go."""
     unseen = made(400, 2, key=NEXT)
     before = [made(1000, 7, key=NEXT, verdict=Verdict.REFUSED, reason="twice")] if was_refused else []
-    below = made(3, 3, REVENUE, NEXT)
-    slices = [made(1000, 1), *before, below]
-    story.reported(*slices, tables=(REFINED, REVENUE))
+    story.reported(made(1000, 1), *before, made(3, 3, REVENUE, NEXT), tables=(REFINED, REVENUE))
 
     done = story.ledger.rebuilds.slices(story.swap(lambda: [unseen]))
 
@@ -186,9 +198,8 @@ def test_what_was_not_reported_to_go_stays_until_it_is(story: Story, was_refused
     assert done[REVENUE][NEXT].why_not == f"cannot go without {REFINED} {NEXT}, left out as well"
     story.ledger.rebuilds.change(story.rebuild, state=RebuildState.BUILDING)
     story.start(unseen)
-    assert all(
-        one.goes for of_table in story.ledger.rebuilds.slices(story.rebuild).values() for one in of_table.values()
-    )
+    of_tables = story.ledger.rebuilds.slices(story.rebuild).values()
+    assert all(one.goes for of_table in of_tables for one in of_table.values())
 
 
 @pytest.mark.parametrize(
@@ -235,13 +246,8 @@ def test_a_refusal_before_anything_is_shown_leaves_the_rebuild_to_be_answered(st
     story.reported(made(1000, 1))
     story.commit = conflicts
     refused = made(1000, 7, verdict=Verdict.REFUSED, reason="twice")
-    for number, (found, said) in enumerate(
-        [
-            (made(1000, 1), "run load changed it"),
-            (made(400, 2), "nothing was swapped"),
-            (refused, "no slice that could go, and nothing was swapped"),
-        ]
-    ):
+    unseen, none = (made(1000, 1), "run load changed it"), (refused, "no slice that could go, and nothing was swapped")
+    for number, (found, said) in enumerate([unseen, (made(400, 2), "nothing was swapped"), none]):
         with pytest.raises((UsageError, PublishConflictError), match=said):
             story.swap(list, lambda found=found: [found], run_id=f"swap-{number}")
         assert story.state is RebuildState.READY, said
@@ -297,20 +303,12 @@ def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
         staged.append((snapshot_id, changed))
         return SimpleNamespace(table=table, files_by_slice=files)
 
-    story.runtime.lakehouse = SimpleNamespace(
-        branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
-        slice_files=lambda _, snapshot_id, __: files if snapshot_id == 5 else {},
-        changes=SimpleNamespace(of=change_of),
-    )
-    refined = swap.table_by_key(REFINED)
-    assert story.swap_of(story.runtime, story.rebuild, refined, going, MainAsRead({REFINED: 1}), NOW).changed == {
-        KEY,
-        NEXT,
-    }
+    story.runtime.lakehouse = lakehouse(files, change_of)
+    assert story.swap_of_refined(going).changed == {KEY, NEXT}
     assert staged == [(5, frozenset({KEY, NEXT}))]
     files[NEXT] = SliceFiles(frozenset({"b", "c"}), 1000)
     with pytest.raises(PublishConflictError, match="its green branch holds other files than were recorded"):
-        story.swap_of(story.runtime, story.rebuild, refined, going, MainAsRead({REFINED: 1}), NOW)
+        story.swap_of_refined(going)
     assert len(staged) == 1
 
 
@@ -319,16 +317,9 @@ def test_what_a_swap_publishes_can_be_replayed_with_its_settings(story: Story) -
     files = {KEY: SliceFiles(frozenset({"a"}), 1000)}
     going = {KEY: made(1000, 1, file_hash=files[KEY].file_hash)}
     story.reported(*going.values())
-    story.runtime.lakehouse = SimpleNamespace(
-        branches=SimpleNamespace(head=lambda *_: 5, name=lambda name: f"tidemark_{name}"),
-        slice_files=lambda *_: files,
-        changes=SimpleNamespace(of=lambda *_: SimpleNamespace(files_by_slice=files)),
-    )
-    refined = swap.table_by_key(REFINED)
-    (record,) = story.swap_of(
-        story.runtime, story.rebuild, refined, going, MainAsRead({REFINED: 1}), NOW
-    ).record.publications
-    assert record.settings == refined.recorded_settings(story.runtime.settings)
+    story.runtime.lakehouse = lakehouse(files)
+    (record,) = story.swap_of_refined(going).record.publications
+    assert record.settings == swap.table_by_key(REFINED).recorded_settings(story.runtime.settings)
     assert record.settings["dedupe_window_days"] == 0
 
 
@@ -347,13 +338,7 @@ def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story
     below = replace(below, record=replace(below.record, file_hash=files.file_hash))
     story.reported(*going.values(), below, tables=(REFINED, REVENUE))
     story.ledger.record(Changes(slices=[replace(going[NEXT].record, input_state=None)]), "load")
-    story.runtime.lakehouse = SimpleNamespace(
-        branches=SimpleNamespace(head=lambda *_: 5),
-        slice_files=lambda _, __, slices: dict.fromkeys(slices, files),
-        changes=SimpleNamespace(
-            of=lambda table, _, __, slices: SimpleNamespace(table=table, files_by_slice=dict.fromkeys(slices, files))
-        ),
-    )
+    story.runtime.lakehouse = lakehouse(dict.fromkeys((KEY, NEXT), files))
     held = {(REFINED, key): Digest(number, 1, 1) for number, key in enumerate((before, KEY, after, far), 1)}
     main = MainAsRead({REFINED: 1, REVENUE: 1}, held)
     swaps = [
@@ -381,10 +366,7 @@ def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story
     assert {key for table, key in request.rests_on if table == raw} == {before, KEY, NEXT, far}
     other = replace(going[NEXT].record, input_state=InputState({InputDay(raw, DAY): Digest(6, 6, 6)}))
     with pytest.raises(PublishConflictError, match=f"{raw} {KEY}: changed while slices were built from it"):
-        story.swap_of(
-            story.runtime, story.rebuild, swap.table_by_key(REFINED),
-            {**going, NEXT: replace(going[NEXT], record=other)}, main, NOW,
-        )  # fmt: skip
+        story.swap_of_refined({**going, NEXT: replace(going[NEXT], record=other)}, main)
 
 
 def test_what_lies_around_a_rebuild_is_read_of_tables_that_exchange_rows(story: Story) -> None:
@@ -406,9 +388,8 @@ def test_a_swap_that_died_over_its_branches_is_ended_by_the_same_again(story: St
     story.reported(made(1000, 1))
     story.swap()
     branches = {REFINED}
-    story.runtime.lakehouse = SimpleNamespace(
-        branches=SimpleNamespace(head=lambda table, _: 5 if table.key in branches else None)
-    )
+    of_branches = SimpleNamespace(head=lambda table, _: 5 if table.key in branches else None)
+    story.runtime.lakehouse = SimpleNamespace(branches=of_branches)
     assert story.swap(run_id="swap-2").state is RebuildState.SWAPPED
     assert story.swapped == [f"{REFINED} {KEY}"]
     branches.clear()
@@ -423,9 +404,8 @@ def test_an_undo_goes_back_to_right_before_the_swaps_own_changes(story: Story) -
     story.commit = conflicts
     with suppress(TransientError):
         story.swap(list, away)
-    for number, (key, run_id) in enumerate(
-        [(KEY, "load-1"), (KEY, "swap-1"), (NEXT, "swap-1"), (NEXT, "load-2"), (NEXT, "swap-2")], 1
-    ):
+    changed = [(KEY, "load-1"), (KEY, "swap-1"), (NEXT, "swap-1"), (NEXT, "load-2"), (NEXT, "swap-2")]
+    for number, (key, run_id) in enumerate(changed, 1):
         record = change(key, Digest(1000, number, number), run_id, snapshot_id=10 * number)
         story.ledger.record(Changes(publications=[record]), run_id)
     numbers = [record.number for record in story.ledger.publications(REFINED)]
@@ -458,9 +438,7 @@ def test_an_undo_of_nothing_is_refused(story: Story, state: RebuildState, said: 
 def test_a_slice_of_an_undo_is_restored_to_its_own_publication(story: Story) -> None:
     """Each goes back to right after its own number, whatever the request says of the others."""
     digests = [Digest(1000, number, number) for number in range(4)]
-    for number, (key, digest) in enumerate(
-        [(KEY, digests[0]), (NEXT, digests[1]), (KEY, digests[2]), (NEXT, digests[3])]
-    ):
+    for number, (key, digest) in enumerate(zip([KEY, NEXT] * 2, digests, strict=True)):
         record = replace(change(key, digest, "load", snapshot_id=10 + number), parent_id=9 + number)
         present = SliceRecord(REFINED, key, Verdict.PUBLISHED, digest=digest)
         story.ledger.record(Changes(publications=[record], slices=[present]), "load")

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LandingAccessError, TidemarkError
@@ -27,15 +25,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.operations import split_landing as comparison
-from pipeline_assets.operations.split_landing import (
-    Relocation,
-    Search,
-    Selection,
-    find,
-    late_uploads,
-    read_prefix,
-    relocate,
-)
+from pipeline_assets.operations.split_landing import Relocation, Search, Selection, find, read_prefix, relocate
 from resources import failpoints
 from resources.failpoints import OF_MOVES, Failpoint
 from resources.landing.store import LandingStore
@@ -43,6 +33,7 @@ from resources.ledger.store import Ledger
 from tests.support.builders import a_body, events_on
 from tests.support.policies import policy, recorded_requests, refused, unneeded
 from tests.support.s3 import BUCKET
+from tests.support.shell import commands
 
 PROJECT, DAY = "10001", date(2026, 2, 2)
 GRAMMAR = KeyGrammar("{prefix}_{date}_{hour}_complete")
@@ -102,9 +93,10 @@ def s3(bucket: Any) -> Place:
     def objects() -> Objects:
         return {one.key.removeprefix("exports/"): one.get()["Body"].read() for one in bucket.objects.all()}
 
-    return Place(
-        f"s3://{BUCKET}/exports", lambda key, content: bucket.put_object(Key=f"exports/{key}", Body=content), objects
-    )
+    def put(key: str, content: bytes) -> None:
+        bucket.put_object(Key=f"exports/{key}", Body=content)
+
+    return Place(f"s3://{BUCKET}/exports", put, objects)
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -116,6 +108,11 @@ def place(request: pytest.FixtureRequest) -> Place:
 def written_at(place: Place, moment: datetime, *keys: str) -> None:
     for key in keys:
         os.utime(Path(place.url, key), (moment.timestamp(), moment.timestamp()))
+
+
+def written_in_turn(place: Place, *keys: str) -> None:
+    for number, key in enumerate(keys):
+        written_at(place, datetime(2026, 2, 2, 12, number, tzinfo=UTC), key)
 
 
 def found_in(place: Place, **search: Any) -> Selection:
@@ -179,16 +176,13 @@ def test_content_that_doubles_an_earlier_object_is_found(folder: Place) -> None:
         a_key(12, 7): a_body(events_on(DAY, 40, prefix="c")[5:9]),
         a_key(14): a_body([*events_on(DAY, 3, prefix="e")[:2], *events_on(DAY, 1, prefix="f")]),
     }
-    folder.fill(first)
-    folder.fill(again)
+    folder.fill({**first, **again})
     written_at(folder, datetime(2026, 2, 2, 12, tzinfo=UTC), *first)
     written_at(folder, datetime(2026, 2, 2, 15, tzinfo=UTC), *again)
     listing = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
     doubles, _ = comparison.find_doubles(listing.deliveries, (), folder.landing, Settings(), lambda _: None)
 
-    found = {placed.upload.key: reason for placed, reason in doubles.items()}
-
-    assert found == {
+    assert {placed.upload.key: reason for placed, reason in doubles.items()} == {
         a_key(8, 7): f"10 of its 10 events are among the 10 of {a_key(8)}",
         a_key(9, 7): f"15 of its 40 events are among the 15 of {a_key(9)}",
         a_key(12, 7): f"4 of its 4 events are among the 40 of {a_key(12)}",
@@ -197,8 +191,7 @@ def test_content_that_doubles_an_earlier_object_is_found(folder: Place) -> None:
 
 def test_an_object_that_cannot_be_read_is_told_and_compared_with_none(folder: Place) -> None:
     folder.fill({a_key(8): body("a"), a_key(8, 2): body("a"), a_key(8, 3): b"no gzip"})
-    for shard, key in enumerate((a_key(8, 3), a_key(8), a_key(8, 2))):
-        written_at(folder, datetime(2026, 2, 2, 12, shard, tzinfo=UTC), key)
+    written_in_turn(folder, a_key(8, 3), a_key(8), a_key(8, 2))
     found = found_in(folder)
     assert list(keys_of(found)) == [a_key(8, 2)]
     assert found.notes == (f"1 objects cannot be read and were compared with none: {a_key(8, 3)}",)
@@ -207,9 +200,8 @@ def test_an_object_that_cannot_be_read_is_told_and_compared_with_none(folder: Pl
 def test_what_is_found_does_not_depend_on_what_was_moved_before(folder: Place) -> None:
     """Three copies of one hour: the first stays, whichever other is moved first."""
     copies = [a_key(8), a_key(8, 2), a_key(8, 3)]
-    for days, key in enumerate(copies):
-        folder.put(key, a_body(events_on(DAY, 20 + days)))
-        written_at(folder, datetime(2026, 2, 2, 9, days, tzinfo=UTC), key)
+    folder.fill({key: a_body(events_on(DAY, 20 + number)) for number, key in enumerate(copies)})
+    written_in_turn(folder, *copies)
     assert list(keys_of(found_in(folder))) == copies[1:]
     Path(folder.url, copies[1]).unlink()
     assert list(keys_of(found_in(folder))) == copies[2:]
@@ -236,7 +228,7 @@ def test_a_landing_that_was_copied_is_not_taken_for_recovered(folder: Place) -> 
     assert keys_of(found) == {}
     assert "this landing was copied" in found.notes[0]
     listing = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
-    assert len(late_uploads(listing, Settings())) == 72
+    assert len(comparison.late_uploads(listing, Settings())) == 72
 
 
 def test_a_list_names_objects_and_what_cannot_be_moved_is_refused(folder: Place) -> None:
@@ -249,10 +241,7 @@ def test_a_list_names_objects_and_what_cannot_be_moved_is_refused(folder: Place)
     assert {one.subject for one in found.refusals} == set(strangers)
     assert found.notes == ("1 of the list were moved before",)
     assert refusals(moved(folder, found)) == {}
-    assert folder.objects().keys() == {
-        strangers[0], target(7), target(8), target(9),
-        a_marker(8, source=Source.BACKFILL), a_marker(9, source=Source.BACKFILL),
-    }  # fmt: skip
+    assert folder.objects().keys() == {strangers[0], target(7), target(8), target(9), *SEPARATE[3:]}
 
 
 def test_a_recovery_named_as_one_is_found_with_its_marker(folder: Place) -> None:
@@ -327,7 +316,6 @@ def test_a_target_with_other_bytes_is_refused_and_the_others_go_on(folder: Place
     separate = a_mixed_landing(folder)
     folder.put(target(8, 5), body("another"))
     relocations = moved(folder, found_in(folder, keys=tuple(MIXED)))
-
     refused = refusals(relocations)
     error = refused[a_key(8, 5)]
     assert (error.subject, len(relocations)) == (a_key(8, 5), 3)
@@ -396,7 +384,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "TIDEMARK_LANDING_URL": place.url, "TIDEMARK_PROJECTS": PROJECT, "DAGSTER_HOME": str(tmp_path),
             "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db", "TIDEMARK_WAREHOUSE_URL": warehouse,
         }  # fmt: skip
-        return CliRunner().invoke(app, ["split-landing", "--project", PROJECT, *words], env=environment)
+        return commands("split-landing", "--project", PROJECT, **environment)(*words)
 
     return call
 
@@ -404,21 +392,11 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 def test_the_command_shows_moves_and_says_what_is_next(shell: Any, folder: Place, tmp_path: Path) -> None:
     """Outcome: nothing is touched before --apply; exit codes 0, 0, 0, 2 and 1."""
     separate = a_mixed_landing(folder)
-    written_at(
-        folder, datetime(2026, 2, 2, 11, 5, tzinfo=UTC), *(key for key in separate if Path(folder.url, key).exists())
-    )
-    written_at(folder, RECOVERED_AT, *MIXED)
     before = folder.objects()
-    words = (
-        "--uploaded-after",
-        "2026-02-20",
-        "--uploaded-before",
-        "2026-02-20T10:00",
-        "--from",
-        "2026-02-01",
-        "--to",
-        "2026-02-03",
-    )
+    written_at(folder, datetime(2026, 2, 2, 11, 5, tzinfo=UTC), *before)
+    written_at(folder, RECOVERED_AT, *MIXED)
+    uploaded = ("--uploaded-after", "2026-02-20", "--uploaded-before", "2026-02-20T10:00")
+    words = (*uploaded, "--from", "2026-02-01", "--to", "2026-02-03")
 
     shown = shell(folder, *words)
     assert (shown.exit_code, folder.objects()) == (0, before)
@@ -498,11 +476,9 @@ def test_an_hour_whose_recovery_began_gets_no_marker_of_a_move(shell: Any, folde
 
 def test_an_excluded_object_is_not_moved_past_its_exclusion(shell: Any, folder: Place, tmp_path: Path) -> None:
     folder.put(a_key(9), body("a"))
-    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    ledger.interventions.exclude(
-        [Exclusion(BatchKey(Source.REGULAR, PROJECT, DAY), a_key(9), "e", "s", "a test")], "run"
-    )
-    ledger.close()
+    excluded = Exclusion(BatchKey(Source.REGULAR, PROJECT, DAY), a_key(9), "e", "s", "a test")
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        ledger.interventions.exclude([excluded], "run")
     (tmp_path / "keys").write_text(a_key(9), "utf-8")
     done = shell(folder, "--keys", str(tmp_path / "keys"), "--apply")
     assert (done.exit_code, "is excluded" in done.stdout) == (1, True)

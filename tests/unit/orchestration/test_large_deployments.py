@@ -91,11 +91,8 @@ def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
 ) -> None:
     """Outcome: no look exceeds its bound; the newest day is requested at once, others in turn; a round covers all."""
     monkeypatch.setattr(sensors, "MOST_SLICES", 24)
-    settings = SIZE.settings(place.folder)
     old = DAYS[20]
-    for day in (old, DAYS[-1]):
-        record = ledger.slices(RAW, ["10001"], [day])[Slice(day, "10001")]
-        ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
+    _make_stale(ledger, old, DAYS[-1])
     seen: list[set[date]] = []
 
     def looking(*args: Any, days: list[date]) -> Any:
@@ -103,20 +100,14 @@ def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
         return scan_stale_days(*args, days=days)
 
     monkeypatch.setattr(sensors, "scan_stale_days", looking)
-    cursor: str | None = None
-    asked: list[list[str]] = []
-    said: list[str] = []
-    for number in range(6):
-        found = tick(sensors.heal_sensor(settings), cursor, minutes=5 * number)
-        cursor = found.cursor
-        asked.append([one.tags[FIRST] for one in found.run_requests or []])
-        said.append(str(found.skip_message))
+    looks = list(_heal_looks(place, 6, minutes=5))
+    asked = [_first_days(look) for look in looks]
     assert all(len(days) <= 12 and set(DAYS[-4:]) <= days for days in seen)
     assert set().union(*seen) == set(DAYS)
-    assert asked[0] == [str(DAYS[-2])]
+    assert asked[0] == [DAYS[-2]]
     (turn,) = [number for number, days in enumerate(seen[:5]) if old in days]
-    assert str(DAYS[19]) in asked[turn]
-    assert said[-1].startswith("given up until their state changes: ")
+    assert DAYS[19] in asked[turn]
+    assert looks[-1].skip_message.startswith("given up until their state changes: ")
 
 
 def test_what_was_given_up_is_told_by_each_look_whatever_days_it_is_at(
@@ -138,15 +129,23 @@ def _looks_at_a_stale_day(
 ) -> list[tuple[list[date], str]]:
     """Requests and messages of 24 looks, each at 24 of 80 days of projects, five a round."""
     monkeypatch.setattr(sensors, "MOST_SLICES", 24)
-    record = ledger.slices(RAW, ["10001"], [day])[Slice(day, "10001")]
-    ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
+    _make_stale(ledger, day)
+    return [(_first_days(look), str(look.skip_message)) for look in _heal_looks(place, 24, settings=settings)]
+
+
+def _make_stale(ledger: Ledger, *days: date) -> None:
+    """Raw has other rows of these days than what was built of them."""
+    for day in days:
+        record = ledger.slices(RAW, ["10001"], [day])[Slice(day, "10001")]
+        ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
+
+
+def _heal_looks(place: Place, count: int, *, minutes: int = 10, settings: Settings | None = None) -> Iterator[Any]:
     cursor: str | None = None
-    found = []
-    for number in range(24):
-        look = tick(sensors.heal_sensor(settings or SIZE.settings(place.folder)), cursor, minutes=10 * number)
+    for number in range(count):
+        look = tick(sensors.heal_sensor(settings or SIZE.settings(place.folder)), cursor, minutes=minutes * number)
         cursor = look.cursor
-        found.append((_first_days(look), str(look.skip_message)))
-    return found
+        yield look
 
 
 def _first_days(look: Any) -> list[date]:
@@ -182,14 +181,10 @@ def test_an_interval_of_a_dimension_is_tried_apart_from_the_days_of_the_look(
 
     monkeypatch.setattr(sensors, "scan_stale_days", with_interval)
     monkeypatch.setattr(sensors, "MOST_SLICES", 24)
-    record = ledger.slices(RAW, ["10001"], [DAYS[20]])[Slice(DAYS[20], "10001")]
-    ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
-    cursor: str | None = None
+    _make_stale(ledger, DAYS[20])
     reasons = []
-    for number in range(24):
-        state[0] = "s1" if number < 12 else "s2"
-        look = tick(sensors.heal_sensor(SIZE.settings(place.folder)), cursor, minutes=10 * number)
-        cursor = look.cursor
+    for number, look in enumerate(_heal_looks(place, 24)):
+        state[0] = "s1" if number < 11 else "s2"  # of the next look
         reasons += [(number, one.tags[REASON_TAG]) for one in look.run_requests or [] if day in _first_days(look)]
     of_interval = [number for number, why in reasons if dimension.validity.key in why]
     of_day = [number for number, why in reasons if REFINED_EVENTS.key in why]
@@ -229,12 +224,12 @@ def test_a_scan_in_parts_says_what_a_scan_of_everything_says(
     """Outcome: parts of any size give the full scan's answer; the day that waits for a held one stays."""
     settings = SIZE.settings(place.folder)
     keys = [Slice(day, "10001") for day in DAYS]
-    raw = ledger.slices(RAW, ["10001"], [DAYS[9]])[keys[9]]
+    _make_stale(ledger, DAYS[9])
     waiting: SliceRecord = ledger.slices(REFINED_EVENTS.key, ["10001"], [DAYS[24]])[keys[24]]
     assert waiting.input_state is not None
     rejection = Rejection(waiting.input_state, judging(REFINED_EVENTS, settings), (DAYS[27],))
     tied = replace(waiting, input_state=None, rejection=rejection, verdict=Verdict.WAITING)
-    ledger.record(Changes(slices=[replace(raw, digest=OTHER_ROWS), tied]), "a-run")
+    ledger.record(Changes(slices=[tied]), "a-run")
     ledger.interventions.hold({REFINED_EVENTS.key: [keys[27]]}, "a look", "a-run")
     whole = scan_stale_days(ledger, settings, SIZE.now)
     assert DAYS[9] in whole
