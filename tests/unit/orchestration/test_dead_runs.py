@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -45,19 +46,18 @@ def a_dead_process() -> Identity:
     return replace(this_process.identity(), pid=child.pid)
 
 
-def a_run(
-    instance: dg.DagsterInstance,
-    job: str = "daily_load",
-    status: dg.DagsterRunStatus = STARTED,
-    *,
-    is_ours: bool = True,
-) -> str:
+def a_run(instance: dg.DagsterInstance, job: str = "daily_load", status: Any = STARTED, *, is_ours: bool = True) -> str:
     location = HERE if is_ours else Location(HERE.loadable_target_origin, "elsewhere")
     definition = build_defs(SETTINGS).resolve_job_def(job)
     repository = build_defs(SETTINGS).get_repository_def()
     origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, repository.name), job)
     run = instance.create_run_for_job(definition, status=status, remote_job_origin=origin, job_code_origin=None)
     return run.run_id
+
+
+def begin(ledger: Ledger, identities: Mapping[str, Identity]) -> None:
+    for run_id, identity in identities.items():
+        ledger.processes.begin(run_id, "daily_load", identity, 1)
 
 
 def status_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
@@ -112,8 +112,7 @@ def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_i
     """Outcome: failed with a tag, cancelled, left, left; sensors ignore the dead at once; a second look finds nothing."""
     gone, cancelled, alive = a_run(instance), a_run(instance, status=CANCELING), a_run(instance)
     queued = a_run(instance, status=dg.DagsterRunStatus.QUEUED)
-    for run_id, identity in ((gone, a_dead_process()), (cancelled, a_dead_process()), (alive, this_process.identity())):
-        ledger.processes.begin(run_id, "daily_load", identity, 1)
+    begin(ledger, {gone: a_dead_process(), cancelled: a_dead_process(), alive: this_process.identity()})
     assert {run.run_id for run in under_way(instance, ledger, "daily_load")} == {alive, queued}
 
     found = looks(instance, ledger, 1)
@@ -121,9 +120,7 @@ def test_a_run_whose_process_is_gone_here_is_failed_at_once_and_one_that_lives_i
     assert {one.run_id for one in found} == {gone, cancelled}
     assert status_of(instance, gone) is dg.DagsterRunStatus.FAILURE
     assert status_of(instance, cancelled) is dg.DagsterRunStatus.CANCELED
-    run = instance.get_run_by_id(gone)
-    assert run is not None
-    assert run.tags[DIED_TAG] == "true"
+    assert getattr(instance.get_run_by_id(gone), "tags", {})[DIED_TAG] == "true"
     assert "is gone, last heard from at" in str(found[0])
     assert looks(instance, ledger, PATIENT_LOOKS + 1) == []
     assert (status_of(instance, alive), status_of(instance, queued)) == (STARTED, dg.DagsterRunStatus.QUEUED)
@@ -164,9 +161,7 @@ def test_a_branch_is_left_to_a_process_that_works_and_to_whom_nobody_knows(
     """Outcome: true for a live run, false for dead, ended and own ones, unknown for another ledger's."""
     is_live = liveness(instance, ledger, own := str(uuid.uuid4()))
     theirs, unknown, ended = (str(uuid.uuid4()) for _ in range(3))
-    ledger.processes.begin(theirs, "daily_load", ELSEWHERE, 1)
-    ledger.processes.begin(ended, "daily_load", this_process.identity(), 1)
-    ledger.processes.begin(own, "daily_load", this_process.identity(), 1)
+    begin(ledger, {theirs: ELSEWHERE, ended: this_process.identity(), own: this_process.identity()})
     ledger.processes.end(ended)
     finished = a_run(instance, status=dg.DagsterRunStatus.FAILURE)
     running = a_run(instance)
@@ -184,17 +179,14 @@ def test_a_branch_of_a_rebuild_is_left_until_a_person_answers_it(instance: dg.Da
     """Outcome: its branch is needed until the answer; another ledger's is unknown."""
     is_live = liveness(instance, ledger, str(uuid.uuid4()))
     day = date(2026, 2, 2)
-    asked = RebuildRecord(
-        0, ("refined/events",), day, day, ("10001",), "why", "ann", RebuildState.BUILDING, str(uuid.uuid4())
-    )
+    state = RebuildState.BUILDING
+    asked = RebuildRecord(0, ("refined/events",), day, day, ("10001",), "why", "ann", state, str(uuid.uuid4()))
     rebuild = ledger.rebuilds.begin(asked)
     assert is_live(rebuild.branch) is True
-    ready = ledger.rebuilds.change(rebuild, state=RebuildState.READY)
-    assert is_live(rebuild.branch) is True
-    ledger.rebuilds.change(ready, state=RebuildState.ABANDONED)
-    assert is_live(rebuild.branch) is False
-    assert is_live("green_77") is None
-    assert is_live("green_x") is None
+    for state, is_needed in ((RebuildState.READY, True), (RebuildState.ABANDONED, False)):
+        rebuild = ledger.rebuilds.change(rebuild, state=state)
+        assert is_live(rebuild.branch) is is_needed
+    assert [is_live(name) for name in ("green_77", "green_x")] == [None, None]
 
 
 def test_status_tells_who_works_and_who_died(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +194,7 @@ def test_status_tells_who_works_and_who_died(ledger: Ledger, tmp_path: Path, mon
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with dg.DagsterInstance.get() as home:
         here, silent, dead = a_run(home), a_run(home), a_run(home)
-        for run_id, identity in ((here, this_process.identity()), (silent, ELSEWHERE), (dead, a_dead_process())):
-            ledger.processes.begin(run_id, "daily_load", identity, 1)
+        begin(ledger, {here: this_process.identity(), silent: ELSEWHERE, dead: a_dead_process()})
         ledger.processes.look([], {})
         time_passes(ledger)
         lines = {run_id: line for line in process_lines(ledger) for run_id in (here, silent, dead) if run_id in line}

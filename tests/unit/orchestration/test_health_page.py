@@ -17,9 +17,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from jinja2 import UndefinedError
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.domain.changes import Cause
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
@@ -35,6 +33,7 @@ from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.publishing import Promise
 from tests.support.recorded_history import Incidents, record_history
+from tests.support.shell import commands
 from tests.unit.domain.test_hostile_text import HOSTILE
 
 PROJECTS = ("10001", "10002", "10003")
@@ -57,8 +56,7 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
+        self.handle_startendtag(tag, attrs)
         if tag not in _VOID:
             named = dict(attrs)
             self._open.append((tag, named.get("id") if "popover" in named else None))
@@ -94,11 +92,9 @@ def parsed(html: str) -> Page:
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> HealthReport:
     """More days than are shown singly, with incidents among the old ones."""
-    folder = tmp_path_factory.mktemp("ledger")
-    with closing(Ledger(f"sqlite:///{folder}/ledger.db")) as ledger:
-        incidents = Incidents(
-            unreadable=(3, 170), shrinks=(12, 150, 151), gone=(21, 20, 160), held=(36, 35, 171), revised=(50, 100)
-        )
+    old = {"unreadable": (3, 170), "shrinks": (12, 150, 151), "gone": (21, 20, 160)}
+    incidents = Incidents(**old, held=(36, 35, 171), revised=(50, 100))
+    with closing(Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.db")) as ledger:
         record_history(ledger, PROJECTS, LAST, 190, objects=1, incidents=incidents)
         return read_health(ledger, Settings(projects=PROJECTS), NOW)
 
@@ -145,9 +141,7 @@ def test_every_red_day_is_there_with_its_reason_and_its_command(history: HealthR
         told = [text for text in windows if text.startswith(f"{state.day} {state.table}:")]
         command = f"--from {state.day} --to {state.day} --project {fault.project_id}"
         assert any(command in text and fault.reason[:60] in text for text in told), (state.table, state.day)
-    for question in history.questions:
-        for command in question.commands:
-            assert command in page.text
+    assert all(command in page.text for question in history.questions for command in question.commands)
     assert "truncated_gzip" in page.text
     assert f"Earlier months, with {len({one.day for one in red if one.day < date(2025, 12, 1)})} red days" in page.text
     assert "the vendor exported hour 17 again" in page.text
@@ -156,14 +150,9 @@ def test_every_red_day_is_there_with_its_reason_and_its_command(history: HealthR
 def test_a_disaster_has_a_page_that_a_browser_opens_and_no_day_is_left_out(tmp_path: Path) -> None:
     """Scenario: every day is red for a long reason of its own. Outcome: a small page with each day and command."""
     days = [LAST - timedelta(days=shift) for shift in range(300)]
-    batches = [
-        BatchRecord(
-            BatchKey(Source.REGULAR, project, day), BatchVerdict.REFUSED, f"{project} {day} {'x' * 1900}", "y" * 1900,
-            deliveries=1,
-        )
-        for day in days
-        for project in PROJECTS
-    ]  # fmt: skip
+    keys = [BatchKey(Source.REGULAR, project, day) for day in days for project in PROJECTS]
+    long = {key: (f"{key.project_id} {key.arrival_date} {'x' * 1900}", "y" * 1900) for key in keys}
+    batches = [BatchRecord(key, BatchVerdict.REFUSED, *why, deliveries=1) for key, why in long.items()]
     with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         ledger.record(Changes(batches=batches), "run")
         html = page_of(read_health(ledger, Settings(projects=PROJECTS), NOW))
@@ -179,9 +168,7 @@ def test_text_of_others_is_text_of_the_page(tmp_path: Path) -> None:
     """Scenario: texts hold markup, line breaks, directions. Outcome: no new tag or attribute; shown as elsewhere."""
     told = [text.encode("utf-8", "backslashreplace").decode() for text in HOSTILE]
     words = [f"word{number}" for number in range(len(HOSTILE))]
-    plain, hostile = (
-        parsed(_page_with(texts, tmp_path / name)) for name, texts in (("plain", words), ("hostile", told))
-    )
+    plain, hostile = (parsed(_page_with(of, tmp_path / name)) for name, of in (("plain", words), ("hostile", told)))
     assert hostile.tags == plain.tags
     assert {name for name, _ in hostile.attributes} == {name for name, _ in plain.attributes}
     assert not {chr(code) for code in (*range(9), 0x1B, 0x9B, 0x202E, 0x200B)} & set(hostile.text)
@@ -195,29 +182,16 @@ def _page_with(texts: Sequence[str], folder: Path) -> str:
         day = LAST - timedelta(days=number)
         key, batch = Slice(day, "10001"), BatchKey(Source.REGULAR, "10001", day)
         refused = Evaluation(Check.DELIVERY_RECONCILES, False, text, text, {"mismatch_count": 3})
-        record = SliceRecord(
-            "refined/events", key, Verdict.REFUSED, text, text, is_final=True, final_at="2026-03-01T00:00:00+00:00",
-            digest=Digest(2, 2, 2), refused_evaluations=(refused,),
-        )  # fmt: skip
+        final = {"is_final": True, "final_at": "2026-03-01T00:00:00+00:00", "refused_evaluations": (refused,)}
+        record = SliceRecord("refined/events", key, Verdict.REFUSED, text, text, digest=Digest(2, 2, 2), **final)
         changes.slices += [record, replace(record, table=text[:50])]
-        changes.batches.append(
-            BatchRecord(batch, BatchVerdict.REFUSED, text, text, deliveries=1, evaluations=(refused,))
-        )
+        why = (BatchVerdict.REFUSED, text, text)
+        changes.batches.append(BatchRecord(batch, *why, deliveries=1, evaluations=(refused,)))
         changes.deliveries.append(DeliveryRecord(batch, text, "e", 1, None, 1, 1, 1, 0, text, is_accepted=False))
         for step, digests in enumerate(pairwise((EMPTY, Digest(1, 1, 1), Digest(2, 2, 2)))):
-            changes.publications.append(
-                PublicationRecord(
-                    "refined/events",
-                    key,
-                    step,
-                    step - 1,
-                    *digests,
-                    Cause.parse(text),
-                    text,
-                    accepted_reason=text,
-                    figures={text: step},
-                )
-            )
+            place, cause = ("refined/events", key, step, step - 1), Cause.parse(text)
+            told = {"accepted_reason": text, "figures": {text: step}}
+            changes.publications.append(PublicationRecord(*place, *digests, cause, text, **told))
     folder.mkdir()
     with closing(Ledger(f"sqlite:///{folder}/ledger.db")) as ledger:
         ledger.record(changes, texts[0])
@@ -228,15 +202,11 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one_and_says_why(history: 
     page = write_page(history, tmp_path / "new" / "health.html")
     assert page.read_text("utf-8").startswith("<!doctype html>")
     assert [path.name for path in page.parent.iterdir()] == ["health.html"]
-    done = _shell(tmp_path).invoke(app, ["report", "--out", str(page / "inside.html")])
+    report = commands("report", TIDEMARK_CATALOG_URL=f"sqlite:///{tmp_path}/catalog.db", TIDEMARK_PROJECTS="10001")
+    done = report("--out", str(page / "inside.html"))
     assert (done.exit_code, "cannot be written there" in done.output) == (2, True)
-    done = _shell(tmp_path).invoke(app, ["report", "--out", str(tmp_path)])
-    assert done.exit_code == 2
+    assert report("--out", str(tmp_path)).exit_code == 2
     assert [path.name for path in page.parent.iterdir()] == ["health.html"]
-
-
-def _shell(folder: Path) -> CliRunner:
-    return CliRunner(env={"TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db", "TIDEMARK_PROJECTS": "10001"})
 
 
 def test_the_command_needs_the_ledger_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
@@ -50,29 +51,16 @@ def test_dagster_ends_a_range_as_failed_for_a_day_without_materialization_and_a_
         request = context.create_request_context()
         (repository,) = request.get_code_location("x").get_repositories().values()
         (of_job,) = [one for one in repository.get_partition_sets() if one.job_name == "daily"]
+        both: dict[str, Any] = {"partition_names": _DAYS, "tags": {}, "backfill_timestamp": get_current_timestamp()}
+        unused = dict.fromkeys(("title", "description", "run_config"))
         of_assets = PartitionBackfill.from_asset_partitions(
-            backfill_id="of_assets",
-            asset_graph=request.asset_graph,
-            partition_names=_DAYS,
-            asset_selection=[dg.AssetKey("events")],
-            backfill_timestamp=get_current_timestamp(),
-            tags={},
-            dynamic_partitions_store=instance,
-            all_partitions=False,
-            title=None,
-            description=None,
-            run_config=None,
-        )
+            "of_assets", request.asset_graph, asset_selection=[dg.AssetKey("events")], dynamic_partitions_store=instance,
+            all_partitions=False, **both, **unused,
+        )  # fmt: skip
         job = PartitionBackfill(
-            backfill_id="of_job",
-            partition_set_origin=of_job.get_remote_origin(),
-            status=BulkActionStatus.REQUESTED,
-            partition_names=_DAYS,
-            from_failure=False,
-            reexecution_steps=None,
-            tags={},
-            backfill_timestamp=get_current_timestamp(),
-        )
+            "of_job", BulkActionStatus.REQUESTED, partition_set_origin=of_job.get_remote_origin(), from_failure=False,
+            reexecution_steps=None, **both,
+        )  # fmt: skip
         for backfill, expected in ((of_assets, "COMPLETED_FAILED"), (job, "COMPLETED_SUCCESS")):
             instance.add_backfill(backfill)
             for _ in range(5):

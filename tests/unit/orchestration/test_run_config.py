@@ -20,17 +20,11 @@ from pipeline_assets.orchestration.run_config import refusals
 
 SETTINGS = Settings(projects=("10001",), calendar_start=date(2026, 1, 1), notify_urls=("https://bi.example/hook",))
 JOBS = {job.name: job for job in build_defs(SETTINGS).get_repository_def().get_all_jobs()}
+OPS = {"load": Load, MAINTENANCE_OP: Maintenance, REBUILD_OP: Rebuild, RECONCILE_OP: Reconcile, RECOVER_OP: Recover}
+OPS |= {RELEASE_OP: Release, ROLLBACK_OP: Rollback}
 OURS = {
     f"ops.{op}.config.{field.alias or name}"
-    for op, request in {
-        "load": Load,
-        MAINTENANCE_OP: Maintenance,
-        REBUILD_OP: Rebuild,
-        RECONCILE_OP: Reconcile,
-        RECOVER_OP: Recover,
-        RELEASE_OP: Release,
-        ROLLBACK_OP: Rollback,
-    }.items()
+    for op, request in OPS.items()
     for name, field in request.model_fields.items()
 } | {"loggers.console.config.log_level"}
 JDWP = {"spark_config": {"spark.driver.extraJavaOptions": "-agentlib:jdwp=transport=dt_socket,server=y,address=*:5055"}}
@@ -71,11 +65,12 @@ def test_the_schema_of_a_job_has_no_field_that_is_not_ours(name: str) -> None:
     ids=str,
 )
 def test_a_launch_with_config_of_the_machinery_is_refused(name: str, config: dict[str, Any]) -> None:
-    needed = {"ops": {ROLLBACK_OP: {"config": dict.fromkeys(("from", "to", "back_to", "reason"), "x")}}}
-    needed |= (
-        {"ops": {RELEASE_OP: {"config": dict.fromkeys(("from", "to", "reason"), "x")}}} if name == "release" else {}
-    )
-    good = needed if name in {"rollback", "release"} else {}
+    needed = {
+        "rollback": (ROLLBACK_OP, "from", "to", "back_to", "reason"),
+        "release": (RELEASE_OP, "from", "to", "reason"),
+    }
+    op, *words = needed.get(name, ("",))
+    good = {"ops": {op: {"config": dict.fromkeys(words, "x")}}} if op else {}
     dg.validate_run_config(JOBS[name], good)
     with pytest.raises(dg.DagsterInvalidConfigError, match="config"):
         dg.validate_run_config(JOBS[name], {**good, **config})
@@ -101,9 +96,8 @@ def of_an_operator(config: Named) -> None:
 
 def _theirs() -> dg.JobDefinition:
     job = dg.define_asset_job("theirs", selection=[of_an_operator])
-    return dg.Definitions.merge(build_defs(SETTINGS), dg.Definitions([of_an_operator], jobs=[job])).resolve_job_def(
-        "theirs"
-    )
+    both = dg.Definitions.merge(build_defs(SETTINGS), dg.Definitions([of_an_operator], jobs=[job]))
+    return both.resolve_job_def("theirs")
 
 
 def _run(config: dict[str, Any]) -> tuple[str, dg.DagsterRun]:
@@ -148,13 +142,8 @@ def test_what_the_job_of_all_assets_lets_pass_is_refused_all_the_same(config: di
 
 def test_what_the_operator_writes_reaches_the_class() -> None:
     seen.clear()
-    _run(
-        {
-            "ops": {"of_an_operator": {"config": {"name": "plain"}}},
-            "resources": {"spark": {"config": {}}},
-            "execution": {},
-        }
-    )
+    ops = {"of_an_operator": {"config": {"name": "plain"}}}
+    _run({"ops": ops, "resources": {"spark": {"config": {}}}, "execution": {}})
     assert seen == ["plain"]
 
 

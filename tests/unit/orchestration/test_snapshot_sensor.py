@@ -45,9 +45,8 @@ class Deployment:
         sensor = repository.get_sensor_def("dimension_snapshots_arrived")
         resources = {"landing": LandingStore.from_settings(self.settings), "clock": Clock(now)}
         cursor = None if is_fresh else self.cursor
-        with dg.build_sensor_context(
-            instance=self.instance, repository_def=repository, resources=resources, cursor=cursor
-        ) as context:
+        known: dict[str, Any] = {"instance": self.instance, "repository_def": repository, "resources": resources}
+        with dg.build_sensor_context(**known, cursor=cursor) as context:
             found = sensor.evaluate_tick(context)
         self.cursor = found.cursor
         self.reported = [event for event in found.asset_events if isinstance(event, dg.AssetMaterialization)]
@@ -57,16 +56,14 @@ class Deployment:
         """As if a load had published landing's snapshots of these days."""
         listing = list_snapshots(LandingStore.from_settings(self.settings), "item")
         code = ITEM.snapshot.code_version(self.settings)
-        records = [
-            SliceRecord(
-                ITEM.snapshot.key, Slice(day, ALL_PROJECTS),
-                **{"verdict": Verdict.PUBLISHED, "digest": Digest(1, 1, 1), "code_version": code,
-                   "input_state": InputState(delivered=listing.days[day].version), **more},
-            )
-            for day in days
-        ]  # fmt: skip
+        for day in days:
+            known = {"verdict": Verdict.PUBLISHED, "digest": Digest(1, 1, 1), "code_version": code}
+            state = {"input_state": InputState(delivered=listing.days[day].version)}
+            self.record(SliceRecord(ITEM.snapshot.key, Slice(day, ALL_PROJECTS), **{**known, **state, **more}))
+
+    def record(self, record: SliceRecord) -> None:
         with closing(Ledger(self.settings.ledger_database_url)) as ledger:
-            ledger.record(Changes(slices=records), "run")
+            ledger.record(Changes(slices=[record]), "run")
 
 
 @pytest.fixture
@@ -85,9 +82,8 @@ def test_a_marker_makes_a_snapshot_due_and_a_load_of_it_ends_that(p: Deployment)
     deliver_items(p, THIRD, ITEMS, is_marked=False)
     asked, _ = p.tick(SOON)
     assert asked == [(str(FIRST), str(SECOND))]
-    assert [(one.asset_key.path[-1], one.partition) for one in p.reported] == [
-        ("item_snapshots", str(day)) for day in (FIRST, SECOND, THIRD)
-    ]
+    reported = [(one.asset_key.path[-1], one.partition) for one in p.reported]
+    assert reported == [("item_snapshots", str(day)) for day in (FIRST, SECOND, THIRD)]
     p.loaded(FIRST, SECOND)
     assert p.tick(SOON, is_fresh=False)[0] == []
     assert p.reported == [], "nothing is new to Dagster"
@@ -110,9 +106,7 @@ def test_a_day_that_lacks_is_told_of_once_and_outside_of_the_calendar_never(p: D
     asked, _ = p.tick(datetime(2026, 2, 6, 1, tzinfo=UTC))
     assert asked == [(str(SECOND), str(SECOND))], "lacking by its deadline, and no day before the first of the calendar"
     reason = f"no snapshot of {SECOND} was delivered by its deadline (missing_snapshot = wait)"
-    with closing(Ledger(p.settings.ledger_database_url)) as ledger:
-        told = SliceRecord(ITEM.snapshot.key, Slice(SECOND, ALL_PROJECTS), Verdict.WAITING, reason)
-        ledger.record(Changes(slices=[told]), "run")
+    p.record(SliceRecord(ITEM.snapshot.key, Slice(SECOND, ALL_PROJECTS), Verdict.WAITING, reason))
     asked, why = p.tick(datetime(2026, 2, 6, 1, tzinfo=UTC))
     assert asked == []
     beyond = ", ".join(f"dimensions/item/{day}.csv" for day in ("2002-02-02", "2026-01-31", "2062-02-02"))
@@ -127,14 +121,8 @@ def test_a_refused_count_is_due_again_when_the_snapshot_before_it_was_corrected(
     version = list_snapshots(LandingStore.from_settings(p.settings), "item").days[SECOND].version
     refusal = Rejection(InputState(delivered=version), judging(ITEM.snapshot, p.settings))
     p.loaded(FIRST, digest=Digest(300, 1, 1))
-    p.loaded(
-        SECOND,
-        verdict=Verdict.REFUSED,
-        digest=Digest(),
-        input_state=None,
-        rejection=refusal,
-        refused_evaluations=(failure,),
-    )
+    why: dict[str, Any] = {"rejection": refusal, "refused_evaluations": (failure,)}
+    p.loaded(SECOND, verdict=Verdict.REFUSED, digest=Digest(), input_state=None, **why)
     assert p.tick(SOON)[0] == []
     p.loaded(FIRST, digest=Digest(1, 1, 1))
     assert p.tick(SOON)[0] == [(str(SECOND), str(SECOND))]
