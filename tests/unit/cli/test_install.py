@@ -82,9 +82,8 @@ def test_a_new_deployment_has_settings_that_differ_from_the_repositorys_in_its_p
     places = {"landing_url", "warehouse_url", "catalog_url", "ledger_url", "health_report"}
     assert {name: value for name, value in found.model_dump().items() if known[name] != value}.keys() <= places
     # In force, not as comments: an operator changes these first.
-    in_force = [
-        line.split(" = ")[0] for line in Path("tidemark.toml").read_text("utf-8").splitlines() if line[:1].isalpha()
-    ]
+    lines = Path("tidemark.toml").read_text("utf-8").splitlines()
+    in_force = [line.split(" = ")[0] for line in lines if line[:1].isalpha()]
     assert in_force == ["projects", "calendar_start", "landing_url", "warehouse_url", "catalog_url"]
 
 
@@ -106,6 +105,9 @@ def test_nothing_is_overwritten(taken: str, kind: str, tmp_path: Path) -> None:
     assert everything_below(tmp_path) == before
 
 
+STRANGE = ("x" * 300, "/proc/d", "a\0b", "we?ird", "line\nbreak", "\x1b[31mred", "\udcff", "")
+
+
 @pytest.mark.parametrize(
     ("before", "place"),
     [
@@ -113,10 +115,7 @@ def test_nothing_is_overwritten(taken: str, kind: str, tmp_path: Path) -> None:
         (lambda: Path("plain").write_text("mine"), "plain/d"),
         (lambda: Path("link").symlink_to("nowhere"), "link"),
         (lambda: os.mkfifo("pipe"), "pipe"),
-        *(
-            (lambda: None, name)
-            for name in ("x" * 300, "/proc/d", "a\0b", "we?ird", "line\nbreak", "\x1b[31mred", "\udcff", "")
-        ),
+        *((lambda: None, name) for name in STRANGE),
     ],
     ids=["file", "below a file", "link", "pipe", "long", "proc", "nul", "query", "break", "escape", "bytes", "empty"],
 )
@@ -210,6 +209,11 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     return path  # type: ignore[return-value]
 
 
+def says(java: Path, banner: str) -> None:
+    java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
+    java.chmod(0o755)
+
+
 @pytest.mark.parametrize(
     ("banner", "said"),
     [
@@ -221,8 +225,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 )
 def test_a_java_that_spark_does_not_run_on_is_named(banner: str | None, said: str, java: Path) -> None:
     if banner is not None:
-        java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
-        java.chmod(0o755)
+        says(java, banner)
     done = tidemark("setup")
     assert (done.exit_code, said in done.stderr) == (1, True)
     assert "Install Java 17 or 21" in done.stderr
@@ -231,18 +234,14 @@ def test_a_java_that_spark_does_not_run_on_is_named(banner: str | None, said: st
 
 
 def test_a_java_that_spark_runs_on_is_taken(java: Path) -> None:
-    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\" 2024-01-16' >&2\n")
-    java.chmod(0o755)
+    says(java, 'openjdk version "21.0.2" 2024-01-16')
     assert require_java() == "21"
 
 
 def test_dagster_is_not_started_where_it_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
     done = tidemark("dev")
-    assert (done.exit_code, "is no folder of a deployment" in done.stderr, "tidemark init DIR" in done.stderr) == (
-        2,
-        True,
-        True,
-    )
+    assert (done.exit_code, "is no folder of a deployment" in done.stderr) == (2, True)
+    assert "tidemark init DIR" in done.stderr
     assert tidemark("init", ".").exit_code == 0
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -260,8 +259,6 @@ def test_when_one_of_both_ends_the_other_does_too_and_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: one process ends, the other has a child that ignores SIGTERM. Outcome: exit 1, no process is left."""
-    from pipeline_assets.cli import install
-
     monkeypatch.setattr(install, "_ENDING_SECONDS", 1)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); open('child', 'w').close(); time.sleep(600)"
     parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {stubborn!r}]); time.sleep(600)"
@@ -282,10 +279,8 @@ def test_all_that_dev_started_ends_with_a_signal(tmp_path: Path) -> None:
         "    print(*[process.pid for process in served._processes], flush=True)\n"
         "    assert served.watch() is True\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
+    how: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], **how, text=True) as process:
         assert process.stdout is not None
         groups = [int(word) for word in process.stdout.readline().split()]
         process.terminate()

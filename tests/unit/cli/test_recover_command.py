@@ -39,6 +39,9 @@ class Recovering(InThisProcess):
     def recover(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self("recover", *words, **self.vendor.environment())
 
+    def of_hours(self, first: int, last: int, *more: str) -> subprocess.CompletedProcess[str]:
+        return self.recover("--from", f"{DAY}T{first:02}", "--to", f"{DAY}T{last:02}", "--project", PROJECT, *more)
+
     def hours(self, *words: str) -> dict[str, str]:
         done = self.recover(*words, "--json")
         return {f"{one['project']}/{one['hour']}": one["outcome"] for one in json.loads(done.stdout)}
@@ -61,16 +64,15 @@ def shell(tmp_path: Path) -> Iterator[Recovering]:
 def _refuse(shell: Recovering, day: date) -> None:
     batch = BatchKey(Source.REGULAR, PROJECT, day)
     with closing(Ledger(shell.environment["TIDEMARK_CATALOG_URL"])) as ledger:
-        record = BatchRecord(
-            batch, BatchVerdict.REFUSED, "regular/10001: 1 unreadable objects", deliveries=1, hours=(9,)
-        )
+        why = (BatchVerdict.REFUSED, "regular/10001: 1 unreadable objects")
+        record = BatchRecord(batch, *why, deliveries=1, hours=(9,))
         ledger.record(Changes(batches=[record]), "run")
 
 
 def test_what_is_missing_is_told_and_nothing_is_fetched(shell: Recovering) -> None:
     _refuse(shell, DAY)
     shell.deliver(DAY, b"cut", hour=9)
-    told = shell.recover("--from", f"{DAY}T08", "--to", f"{DAY}T10", "--project", PROJECT, "--dry-run")
+    told = shell.of_hours(8, 10, "--dry-run")
     assert told.returncode == 0, told.stderr
     assert re.search(r"10001 +2026-02-02 +8, 10 +missing +fetches them", told.stdout)
     assert re.search(r"10001 +2026-02-02 +9 +refused +fetches them +regular/10001: 1 unreadable objects", told.stdout)
@@ -78,11 +80,8 @@ def test_what_is_missing_is_told_and_nothing_is_fetched(shell: Recovering) -> No
     assert "hours 0–7, 11–23 are not in raw either and not asked for" in told.stdout
     as_json = shell.recover("--from", str(DAY), "--to", str(DAY), "--project", PROJECT, "--dry-run", "--json")
     hours: list[dict[str, Any]] = json.loads(as_json.stdout)
-    assert len(hours) == 24
-    assert hours[5] == {
-        "project": PROJECT, "hour": "2026-02-02T05", "state": "missing", "is_fetched": True, "is_exported": True,
-        "reason": None,
-    }  # fmt: skip
+    missing = {"state": "missing", "is_fetched": True, "is_exported": True, "reason": None}
+    assert (len(hours), hours[5]) == (24, {"project": PROJECT, "hour": "2026-02-02T05", **missing})
     assert not shell.vendor.asked
     assert not (shell.landing / PREFIX).exists()
 
@@ -118,12 +117,12 @@ def test_what_is_not_recovered_exits_1_with_a_sentence_and_the_rest_goes_on(
     shell.vendor.always(Answer(403, b"nothing for you"), lambda asked: asked.project_id == OTHER)
     done = shell.recover("--from", f"{DAY}T22", "--to", str(DAY))
     assert done.returncode == 1
-    assert (
-        "not recovered: export of 10002, 2026-02-02T22 to 2026-02-02T23: the vendor answered 403 Forbidden"
-        in done.stdout
-    )
-    assert "Check TIDEMARK_EXPORT_KEY_10002 and TIDEMARK_EXPORT_SECRET_10002" in done.stdout
-    assert "2 of 4 hours are whole" in done.stdout
+    for said in (
+        "not recovered: export of 10002, 2026-02-02T22 to 2026-02-02T23: the vendor answered 403 Forbidden",
+        "Check TIDEMARK_EXPORT_KEY_10002 and TIDEMARK_EXPORT_SECRET_10002",
+        "2 of 4 hours are whole",
+    ):
+        assert said in done.stdout
     assert capfd.readouterr().err.count("403 Forbidden") == 1
     assert "Traceback" not in done.stdout + done.stderr
     newest = datetime.now(UTC) - timedelta(hours=1)
@@ -142,10 +141,8 @@ def test_keys_are_shown_nowhere(shell: Recovering, tmp_path: Path, capfd: pytest
     """Scenario: the vendor repeats the keys in its answers. Outcome: they are in no output, log or file."""
     secrets = [value for pair in shell.vendor.keys.values() for value in pair]
     shell.vendor.always(Answer(403, " ".join(secrets).encode()))
-    outputs = [
-        shell.recover("--from", str(DAY), "--to", str(DAY), *more)
-        for more in ((), ("--json",), ("--verbose",), ("--dry-run",))
-    ]
+    forms = ((), ("--json",), ("--verbose",), ("--dry-run",))
+    outputs = [shell.recover("--from", str(DAY), "--to", str(DAY), *more) for more in forms]
     texts = [*(done.stdout + done.stderr for done in outputs), *capfd.readouterr()]
     texts += [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
     assert "Forbidden" in texts[0]
@@ -184,7 +181,7 @@ def test_a_disk_that_fills_is_named_in_one_sentence_and_leaves_nothing_half(
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     with monkeypatch.context() as full:
         full.setattr(at, lambda: _Full(tmp_path, room, code))
-        done = shell.recover("--from", f"{DAY}T05", "--to", f"{DAY}T06", "--project", PROJECT)
+        done = shell.of_hours(5, 6)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     place = tempfile.gettempdir()
     assert f"{place}: {said}: downloads are kept there meanwhile\n  fix: Make room, or set TMPDIR" in done.stderr
@@ -201,6 +198,6 @@ def test_a_machine_without_a_folder_for_downloads_says_so(
 ) -> None:
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    done = shell.recover("--from", f"{DAY}T05", "--to", f"{DAY}T06", "--project", PROJECT)
+    done = shell.of_hours(5, 6)
     assert done.returncode == 1
     assert f"{tmp_path / 'gone'}: cannot be used (No such file or directory)" in done.stderr

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from obstore.store import LocalStore
@@ -77,27 +78,25 @@ _ONE = {Failpoint.AFTER_APPLY, Failpoint.BEFORE_PUBLISH, Failpoint.IN_TRANSACTIO
 def test_a_drill_leaves_no_point_out(promise: Promise, absent: set[Failpoint], kinds: int) -> None:
     """The drill covers every failpoint of the load path, in every way when all are requested."""
     once, full = planned("10001", promise, is_full=False), planned("10001", promise, is_full=True)
-    assert (
-        {trial.point for trial in once}
-        == {trial.point for trial in full}
-        == set(Failpoint) - OF_MOVES - OF_ROLLBACKS - absent
-    )
-    kills = [
-        trial for trial in full if trial.event not in (Disturbance.MET, Disturbance.RECOVERED, Disturbance.REBUILT)
-    ]
+    points = set(Failpoint) - OF_MOVES - OF_ROLLBACKS - absent
+    assert {trial.point for trial in once} == {trial.point for trial in full} == points
+    others = (Disturbance.MET, Disturbance.RECOVERED, Disturbance.REBUILT)
+    kills = [trial for trial in full if trial.event not in others]
     assert len(kills) == len(set(kills)) == kinds
     assert {trial.event for trial in once} == set(Disturbance)
 
 
 def test_a_process_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(
-        projects=("1", "2"),
-        spark_config={"spark.a": "b,c"},
-        change_bounds={"refined/events:rows": {"shrink": 0.5}},
-        load_open_days=False,
-        max_quarantined_share=0.25,
-        ledger_url="sqlite:////tmp/x.db",
-    )
+    maps: dict[str, Any] = {
+        "spark_config": {"spark.a": "b,c"},
+        "change_bounds": {"refined/events:rows": {"shrink": 0.5}},
+    }
+    plain: dict[str, Any] = {
+        "load_open_days": False,
+        "max_quarantined_share": 0.25,
+        "ledger_url": "sqlite:////tmp/x.db",
+    }
+    settings = Settings(projects=("1", "2"), **maps, **plain)
     for name, value in as_environment(settings).items():
         monkeypatch.setenv(name, value)
     assert Settings() == settings
@@ -121,12 +120,8 @@ def test_a_drilled_recovery_is_survived_and_what_is_lost_is_told(
     """Scenario: two days' recoveries are killed; a third one's restart recovers nothing and overwrites an object.
     Outcome: the first two are good; the third day's missing objects and the overwritten one are named."""
     (tmp_path / "landing").mkdir()
-    settings = Settings(
-        landing_url=str(tmp_path / "landing"),
-        warehouse_url=str(tmp_path / "warehouse"),
-        catalog_url=f"sqlite:///{tmp_path}/c.db",
-        projects=("10001",),
-    )
+    places = {"landing_url": f"{tmp_path}/landing", "warehouse_url": f"{tmp_path}/warehouse"}
+    settings = Settings(**places, catalog_url=f"sqlite:///{tmp_path}/c.db", projects=("10001",))
     place = Scratch(settings, settings, tmp_path, LocalStore(prefix=tmp_path))
     sample = ExportSpec(projects=("10001",), events_per_day=20, hours=(1, 9), has_markers=False)
     assert recovery_faults(place, sample, "10001", DAY, "after_object") == []

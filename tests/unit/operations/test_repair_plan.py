@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,15 @@ class Place:
         self.ledger.record(Changes(deliveries=deliveries, batches=[record], slices=self.slices()), "run")
 
     def slices(self, **changes: Any) -> list[SliceRecord]:
-        return [
-            SliceRecord(
-                table.key, KEY, **{"verdict": Verdict.UNCHANGED, "digest": Digest(72, 1, 1),
-                "code_version": table.code_version(self.settings)} | changes,
-            )
-            for table in DERIVED
-        ]  # fmt: skip
+        known = {"verdict": Verdict.UNCHANGED, "digest": Digest(72, 1, 1)} | changes
+        codes = {table.key: table.code_version(self.settings) for table in DERIVED}
+        return [SliceRecord(name, KEY, **{"code_version": code, **known}) for name, code in codes.items()]
+
+    def record_short(self, day: date, hours: int) -> None:
+        """A day is accepted with its first hours, and its tables are built."""
+        record = BatchRecord(BatchKey(Source.REGULAR, PROJECT, day), BatchVerdict.ACCEPTED, hours=tuple(range(hours)))
+        moved = [SliceRecord(one.table, Slice(day, PROJECT), Verdict.UNCHANGED) for one in self.slices()]
+        self.ledger.record(Changes(batches=[record], slices=moved), "run")
 
     @property
     def landing(self) -> LandingStore:
@@ -75,9 +77,11 @@ class Place:
         return self.put(GRAMMAR.format_delivery(BatchKey(source, PROJECT, day), hour, 1), content)
 
     def plan(self, *tried: RepairKind, is_lacking: bool = True) -> list[Repair]:
-        return plan_repairs(
-            self.ledger, self.landing, self.settings, {KEY: is_lacking}, NOW, {(kind, KEY) for kind in tried}
-        )
+        return self.plan_of({KEY: is_lacking}, NOW, tried)
+
+    def plan_of(self, lacking: Mapping[Slice, bool], now: datetime, tried: Iterable[RepairKind]) -> list[Repair]:
+        done = {(kind, key) for kind in tried for key in lacking}
+        return plan_repairs(self.ledger, self.landing, self.settings, lacking, now, done)
 
     def commands(self, *tried: RepairKind, **how: bool) -> list[str]:
         # These slices have no recorded inputs: each load would build them, once.
@@ -117,30 +121,20 @@ def test_a_whole_day_is_asked_for_where_no_hour_is_known_to_lack_and_never_twice
 
 def test_hours_that_lack_are_asked_for_alone(place: Place) -> None:
     day = DAY + timedelta(days=1)
-    record = BatchRecord(BatchKey(Source.REGULAR, PROJECT, day), BatchVerdict.ACCEPTED, hours=tuple(range(22)))
-    moved = [SliceRecord(one.table, Slice(day, PROJECT), Verdict.UNCHANGED) for one in place.slices()]
-    place.ledger.record(Changes(batches=[record], slices=moved), "run")
-    found = plan_repairs(
-        place.ledger, place.landing, place.settings, {Slice(day, PROJECT): True}, NOW,
-        {(RepairKind.LOAD, Slice(day, PROJECT))},
-    )  # fmt: skip
-    assert [one.command for one in found] == [
-        f"tidemark recover --from {day}T22 --to {day}T23 --project {PROJECT} --load"
-    ]
+    place.record_short(day, 22)
+    (found,) = place.plan_of({Slice(day, PROJECT): True}, NOW, [RepairKind.LOAD])
+    assert found.command == f"tidemark recover --from {day}T22 --to {day}T23 --project {PROJECT} --load"
 
 
 @pytest.mark.parametrize("hours", [22, 24])
 def test_a_day_before_its_deadline_is_waited_for_and_the_day_before_it_is_recovered(place: Place, hours: int) -> None:
     """Outcome: the vendor is asked only for a day past its deadline."""
     day = DAY + timedelta(days=1)
-    record = BatchRecord(BatchKey(Source.REGULAR, PROJECT, day), BatchVerdict.ACCEPTED, hours=tuple(range(hours)))
-    moved = [SliceRecord(one.table, Slice(day, PROJECT), Verdict.UNCHANGED) for one in place.slices()]
-    place.ledger.record(Changes(batches=[record], slices=moved), "run")
+    place.record_short(day, hours)
     keys = [KEY, Slice(day, PROJECT)]
 
     def planned(now: datetime) -> list[tuple[RepairKind, bool, list[Slice]]]:
-        tried = {(RepairKind.LOAD, key) for key in keys}
-        found = plan_repairs(place.ledger, place.landing, place.settings, dict.fromkeys(keys, True), now, tried)
+        found = place.plan_of(dict.fromkeys(keys, True), now, [RepairKind.LOAD])
         return [(one.kind, one.kind.is_run, list(one.slices)) for one in found]
 
     at = deadline(day, place.settings)
@@ -169,16 +163,12 @@ def test_excluded_deliveries_refusals_and_older_code_are_named_beside_what_is_ru
     (key, *_) = sorted(one.key for one in place.landing.list(Source.REGULAR, [PROJECT], DAY, DAY).deliveries)
     etag = place.ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY)[key].etag
     batch = BatchKey(Source.REGULAR, PROJECT, DAY)
-    place.ledger.record(Changes(forgotten_deliveries=[(BatchKey(Source.REGULAR, PROJECT, DAY), key)]), "run")
+    place.ledger.record(Changes(forgotten_deliveries=[(batch, key)]), "run")
     assert place.plan()[0].kind is RepairKind.LOAD
     place.ledger.interventions.exclude([Exclusion(batch, key, etag, None, "came twice")], "run")
     refined, revenue, *_ = place.slices()
-    refused = SliceRecord(
-        refined.table, KEY, Verdict.REFUSED, "change_is_explained: grows", digest=refined.digest,
-        code_version=refined.code_version,
-    )  # fmt: skip
-    older = SliceRecord(revenue.table, KEY, Verdict.UNCHANGED, digest=revenue.digest, code_version="0-old")
-    place.ledger.record(Changes(slices=[refused, older]), "run")
+    refused = replace(refined, verdict=Verdict.REFUSED, reason="change_is_explained: grows")
+    place.ledger.record(Changes(slices=[refused, replace(revenue, code_version="0-old")]), "run")
     assert place.commands() == [
         f'tidemark rebuild start --table aggregates/daily_revenue {SPAN} --reason "REASON"',
         f"tidemark diff refined/events {DAY} --project {PROJECT}",
