@@ -27,23 +27,15 @@ from pipeline_assets.transforms.contest import (
     is_unread,
 )
 from pipeline_assets.transforms.event_hashes import ROW_ID
-from pipeline_assets.transforms.file_rows import with_columns
 from tests.unit.domain.test_identity import delivered_whole
 
 DAY = date(2026, 2, 2)
 _TIMES = (None, *(datetime(2026, 2, 2, hour, tzinfo=UTC) for hour in (1, 2)))
+_CONTENTS = [(first, second) for first in (-1, 0, 1) for second in (0, 1)]
 _CHOICES: tuple[Sequence[Any], ...] = (
-    ("1", "1", "1", "2"),
-    range(8),
-    list(Source),
-    (None, "", "i", "i", "i", "j"),
-    (None, " ", "u", "u", "v"),
-    _TIMES,
-    _TIMES,
-    [(first, second) for first in (-1, 0, 1) for second in (0, 1)],
-    (False, True),
-    ("a", "b", "\U0001f600"),
-)
+    ("1", "1", "1", "2"), range(8), list(Source), (None, "", "i", "i", "i", "j"), (None, " ", "u", "u", "v"),
+    _TIMES, _TIMES, _CONTENTS, (False, True), ("a", "b", "\U0001f600"),
+)  # fmt: skip
 _AGAIN: Sequence[Sequence[Source]] = ((), (), (Source.BACKFILL,), (), (Source.REGULAR, Source.BACKFILL))
 """Sources that deliver every fifth row once more, and every fifth twice more."""
 PRECEDENCES = st.permutations(list(Source))
@@ -76,30 +68,22 @@ _FEW = st.lists(st.tuples(*map(st.sampled_from, _CHOICES)), max_size=20)
 ROWS = (_FEW | st.integers(0, 1 << 32).map(_random_rows)).map(raw_rows_of).map(delivered_again)
 
 
+_COLUMNS = (
+    "_day", "project_id", "_source", "_key_a", "_key_b", RECEIVED, PROCESSED,
+    "_hash_a", "_hash_b", "_object_key", "_line_number", ROW_ID, "_is_nameless", "_is_unread",
+)  # fmt: skip
+
+
 def table_of(rows: Sequence[RawRow]) -> pa.Table:
     """The narrow rows; two keys at a time share the first half of their hash."""
     numbers: dict[tuple[object, ...], int] = {}
     made = []
     for row in rows:
         number = numbers.setdefault(row.key, len(numbers))
-        made.append(
-            {
-                "_day": (row.event_date - date(1970, 1, 1)).days,
-                "project_id": row.project_id,
-                "_source": row.source.value,
-                "_key_a": number // 2 - 1,
-                "_key_b": -number,
-                RECEIVED: row.received_at,
-                PROCESSED: row.processed_at,
-                "_hash_a": row.content[0],
-                "_hash_b": row.content[1],
-                "_object_key": row.object_key,
-                "_line_number": row.line_number,
-                ROW_ID: row.named_row_id,
-                "_is_nameless": row.key[1] is KeyKind.CONTENT,
-                "_is_unread": row.unread is not None,
-            }
-        )
+        day, is_nameless = (row.event_date - date(1970, 1, 1)).days, row.key[1] is KeyKind.CONTENT
+        place = (day, row.project_id, row.source.value, number // 2 - 1, -number, row.received_at, row.processed_at)
+        names = (*row.content, row.object_key, row.line_number, row.named_row_id, is_nameless, row.unread is not None)
+        made.append(dict(zip(_COLUMNS, place + names, strict=True)))
     return pa.Table.from_pylist(made, SCHEMA)
 
 
@@ -124,13 +108,9 @@ def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[S
         if fate is not RowFate.WINNER:
             losers.setdefault((key, row.source.value), []).append((row.object_key, row.line_number))
     assert decided.reasons() == reasons
-    assert {at: _places(table) for at, table in decided.losers().items()} == {
-        at: sorted(places) for at, places in losers.items()
-    }
-
-
-def _places(losers: pa.Table) -> list[tuple[str, int]]:
-    return sorted(zip(losers["_object_key"].to_pylist(), losers["_line_number"].to_pylist(), strict=True))
+    found = {at: table.select(["_object_key", "_line_number"]).to_pylist() for at, table in decided.losers().items()}
+    places = {at: sorted(tuple(row.values()) for row in lost) for at, lost in found.items()}
+    assert places == {at: sorted(lost) for at, lost in losers.items()}
 
 
 def test_no_row_is_decided_without_rows() -> None:
@@ -142,11 +122,8 @@ def test_rows_that_another_program_wrote_twice_or_without_a_place_both_stay() ->
     """Outcome: no row of a doubled or missing place loses, because its place would also name the other one."""
     (row,) = raw_rows_of([("1", 0, Source.REGULAR, "i", "u", None, None, (1, 1), False, "a")])
     twice = table_of([row, row])
-    nowhere = twice.set_column(twice.schema.get_field_index("_object_key"), "_object_key", pa.nulls(2, pa.string()))
-    nowhere = nowhere.set_column(
-        nowhere.schema.get_field_index("_line_number"), "_line_number", pa.nulls(2, pa.int32())
-    )
-    for table in (twice, nowhere):
+    placeless = [{**one, "_object_key": None, "_line_number": None} for one in twice.to_pylist()]
+    for table in (twice, pa.Table.from_pylist(placeless, SCHEMA)):
         assert decide(table, list(Source), 1).losers() == {}
 
 
@@ -209,10 +186,6 @@ def test_a_files_rows_become_rows_of_a_contest() -> None:
 def test_a_time_is_unread_where_it_was_delivered_and_is_null(
     processed: datetime | None, extra: str | None, expected: bool
 ) -> None:
-    rows = with_columns(
-        pa.table(
-            {PROCESSED: pa.array([processed], pa.timestamp("us", tz="UTC")), "_extra": pa.array([extra], pa.string())}
-        ),
-        {PROCESSED: "timestamp", "_extra": "string"},
-    )
+    schema = pa.schema([(PROCESSED, pa.timestamp("us", tz="UTC")), ("_extra", pa.string())])
+    rows = pa.Table.from_pylist([{PROCESSED: processed, "_extra": extra}], schema)
     assert is_unread(rows).to_pylist() == [expected]

@@ -36,21 +36,15 @@ _FILE = SliceFile("raw/regular_events", Slice(DAY, "1"), "f.parquet", 1, 4)
 
 def _spread(table: pa.Table) -> pa.Table:
     """Rows whose first halves fall into different ranges, like hashes."""
-    halves = pa.array(
-        [(key * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63) for key in table["_key_a"].to_pylist()]
-    )
-    return table.set_column(table.schema.get_field_index("_key_a"), "_key_a", halves.cast(pa.int64()))
+    keys = table["_key_a"].to_pylist()
+    halves = pa.array([(key * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63) for key in keys], pa.int64())
+    return table.set_column(table.schema.get_field_index("_key_a"), "_key_a", halves)
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "reasons": outcome.reasons,
-        "losers": {
-            at: sorted(tuple(row.values()) for part in parts for row in part.to_pylist())
-            for at, parts in outcome.losers.items()
-        },
-        "competing": outcome.competing,
-    }
+    rows = {at: [row for part in parts for row in part.to_pylist()] for at, parts in outcome.losers.items()}
+    losers = {at: sorted(tuple(row.values()) for row in of_slice) for at, of_slice in rows.items()}
+    return {"reasons": outcome.reasons, "losers": losers, "competing": outcome.competing}
 
 
 @settings(max_examples=120, deadline=None)
@@ -81,10 +75,8 @@ def test_parts_have_the_outcome_of_the_whole(
 
 def test_no_part_holds_all_rows_of_a_hot_key() -> None:
     """Scenario: 8,000 rows of one key with their own row ids. Outcome: each of eight parts has about an eighth."""
-    rows = [
-        RawRow("1", DAY, Source.REGULAR, "o", line, (), "i", f"u{line}", None, None, (line, 0)) for line in range(8_000)
-    ]
-    table = table_of(rows)
+    place = ("1", DAY, Source.REGULAR, "o")
+    table = table_of([RawRow(*place, n, (), "i", f"u{n}", None, None, (n, 0)) for n in range(8_000)])
     ranges = Ranges(1, 8, np.asarray([-1], np.int64).tobytes())
     sizes: Counter[int] = Counter()
     for part, of_part in ranges.divided(table):
@@ -102,9 +94,8 @@ def test_halves_that_occur_twice_are_found_with_their_rows(files: list[list[int]
 
 
 def _raw(keys: Sequence[int | None]) -> pa.Table:
-    return with_columns(
-        pa.table({"_key_a": pa.array(keys, pa.int64()), "_key_b": pa.array(keys, pa.int64())}), READ_TYPES
-    )
+    halves = pa.array(keys, pa.int64())
+    return with_columns(pa.table({"_key_a": halves, "_key_b": halves}), READ_TYPES)
 
 
 def test_a_file_tells_its_halves_and_its_rows_among_some() -> None:

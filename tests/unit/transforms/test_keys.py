@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import partial
-from itertools import starmap
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.file_rows import SliceFile, with_columns
+from pipeline_assets.transforms.file_rows import SliceFile, reduced_batches, with_columns
 from pipeline_assets.transforms.keys import (
     BEFORE,
     BUILT,
@@ -80,10 +81,8 @@ def test_keys_are_kept_changed_gained_and_lost_whole_and_in_parts(
 
 
 def _raw(rows: Sequence[tuple[int, int, int, str | None, str | None]]) -> pa.Table:
-    columns = dict(
-        zip(("_key_a", "_key_b", "_meaning_hash", "insert_id", "uuid"), zip(*rows, strict=True), strict=True)
-    )
-    return with_columns(pa.table({name: list(values) for name, values in columns.items()}), EVENTS.types)
+    names = ["_key_a", "_key_b", "_meaning_hash", "insert_id", "uuid"]
+    return with_columns(pa.table([list(values) for values in zip(*rows, strict=True)], names), EVENTS.types)
 
 
 def test_the_meaning_is_the_key_of_a_row_without_an_id() -> None:
@@ -115,9 +114,8 @@ def test_rows_of_an_aggregate_are_kept_changed_gained_and_lost(
     ((_, found),) = compared_states(Shelf({}), contents, [TwoStates(KEY, told(before), told(after))])
     kept = [name for name in before.keys() & after.keys() if before[name] == after[name]]
     assert (found.kept, found.changed) == (len(kept), len(before.keys() & after.keys()) - len(kept))
-    assert Counter(found.differing["is_added"].to_pylist()) == Counter(
-        [True] * len(after.keys() - before.keys()) + [False] * len(before.keys() - after.keys())
-    )
+    differing = [name not in before for name in before.keys() ^ after.keys()]
+    assert Counter(found.differing["is_added"].to_pylist()) == Counter(differing)
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -130,9 +128,8 @@ def test_a_key_moved_if_a_day_within_the_window_held_it(window: int) -> None:
     wanted = np.arange(1, 7, dtype=np.int64).tobytes()
     held: dict[bool, list[KeyRows]] = {True: [], False: []}
     for key, pairs in told:
-        halves = list(starmap(lambda first, second: {"_key_a": first, "_key_b": second}, [*pairs, (99, 1)]))
-        file = SliceFile("refined/events", key, "f", 1, 1)
-        held[True].append(keys_among(wanted, file, iter([pa.Table.from_pylist(halves)])))
+        halves = pa.table([list(half) for half in zip(*pairs, (99, 1), strict=True)], ["_key_a", "_key_b"])
+        held[True].append(keys_among(wanted, replace(FILE, key=key), iter([halves])))
     assert moved(KEY, differing, held, window) == {True: window, False: 0}
 
 
@@ -255,3 +252,27 @@ def test_a_rollback_of_some_days_doubles_and_loses_what_the_rule_says(
     found = tearing(0, rows)
     assert found == _torn(then, now, chosen, window)
     assert sum(_by_ranges(tearing, rows, ranges), Counter()) == found
+
+
+_OF_SLICE = st.tuples(st.sampled_from([DAY, date(2026, 2, 3)]), st.sampled_from(["1", "2"]), st.integers(0, 9))
+
+
+def _read(file: SliceFile, tables: Iterator[pa.Table]) -> tuple[str, Slice, list[tuple[int, None]]]:
+    found = [(row["n"], row["lacking"]) for rows in tables for row in rows.to_pylist()]
+    return file.table, file.key, found
+
+
+@given(st.lists(_OF_SLICE, max_size=20), st.integers(1, 5))
+def test_each_slice_of_a_partition_is_reduced_once(rows: list[tuple[date, str, int]], size: int) -> None:
+    """Outcome: one result for each slice, from all of its rows; a missing column is null."""
+    rows = sorted(rows)
+    schema = pa.schema([("event_date", pa.date32()), ("project_id", pa.string()), ("n", pa.int32())])
+    whole = pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], []], schema=schema)
+    types = {"n": "bigint", "lacking": "string"}
+    batches = whole.to_batches(max_chunksize=size)
+    reduced = reduced_batches("raw/regular_events", "event_date", types, _read, batches)
+    told = [pickle.loads(row["result"]) for batch in reduced for row in batch.to_pylist()]
+    expected: dict[Slice, list[tuple[int, None]]] = {}
+    for day, project, number in rows:
+        expected.setdefault(Slice(day, project), []).append((number, None))
+    assert told == [("raw/regular_events", key, numbers) for key, numbers in expected.items()]

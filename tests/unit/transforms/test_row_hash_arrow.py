@@ -19,31 +19,20 @@ from pipeline_assets.transforms.event_hashes import EventHashes, hashes_of, key_
 from tests.support.row_hash import event_hash, row_hash
 
 TYPES = {
-    "s": "string",
-    "t": "string",
-    "n": "bigint",
-    "i": "int",
-    "b": "boolean",
-    "d": "double",
-    "at": "timestamp",
-    "day": "date",
-    "sum": "decimal(38,6)",
-    "raw": "binary",
-}
-_TEXTS = st.one_of(
-    st.text(max_size=20), st.sampled_from(("", "-", ",", ";", "\x00", "\ufffd", "\U0001f600", "e\u0301"))
-)
+    "s": "string", "t": "string", "n": "bigint", "i": "int", "b": "boolean", "d": "double", "at": "timestamp",
+    "day": "date", "sum": "decimal(38,6)", "raw": "binary",
+}  # fmt: skip
+_SIGNS = ("", "-", ",", ";", "\x00", "\ufffd", "\U0001f600", "e\u0301")
+_MONEY = Context(prec=40)
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "string": _TEXTS,
+    "string": st.one_of(st.text(max_size=20), st.sampled_from(_SIGNS)),
     "bigint": st.integers(-(1 << 63), (1 << 63) - 1),
     "int": st.integers(-(1 << 31), (1 << 31) - 1),
     "boolean": st.booleans(),
     "double": st.one_of(st.floats(), st.sampled_from((0.0, -0.0, float("nan")))),
     "timestamp": st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)),
     "date": st.dates(),
-    "decimal(38,6)": st.integers(-(10**38) + 1, 10**38 - 1).map(
-        lambda units: Decimal(units).scaleb(-6, Context(prec=40))
-    ),
+    "decimal(38,6)": st.integers(-(10**38) + 1, 10**38 - 1).map(lambda units: Decimal(units).scaleb(-6, _MONEY)),
     "binary": st.binary(max_size=20),
 }
 ROWS = st.lists(st.tuples(*(st.none() | _VALUES[kind] for kind in TYPES.values())), min_size=1, max_size=30)
@@ -88,13 +77,11 @@ def test_an_event_is_hashed_as_the_rule_says(rows: list[tuple[Any, ...]]) -> Non
 
 _IDS = st.none() | st.sampled_from(("", " ", "\u3000\u200b", "\x00", "i", "i ", "j", "\U0001d173", "\U0001f600"))
 
+_KEYED = st.tuples(st.sampled_from("12"), st.none() | st.integers(0, 1), _IDS, _IDS, _IDS, st.integers(0, 1))
+
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("12"), st.none() | st.integers(0, 1), _IDS, _IDS, _IDS, st.integers(0, 1)), min_size=1
-    )
-)
+@given(st.lists(_KEYED, min_size=1))
 def test_keys_are_equal_where_those_of_the_rule_are(rows: list[tuple[Any, ...]]) -> None:
     """Scenario: ids of every kind, blank ones too, in two projects. Outcome: equal key hashes exactly for equal keys."""
     names = ("project_id", "app", "device_id", "insert_id", "uuid")

@@ -90,11 +90,8 @@ def test_a_large_snapshot_is_read_in_small_parts_and_handed_on_in_blocks(monkeyp
     assert blocks >= 45_000 // BLOCK_ITEMS + 100 * 100_000 // BLOCK_CHARACTERS
     assert [row["id"] for row in rows] == [*map(str, range(45_000)), *(f"x{number}" for number in range(100))]
     assert {(row["snapshot_date"], row["_object_key"], row["_object_etag"]) for row in rows} == {(DAY, KEY, "v1")}
-    assert (rows[44_999]["name"], rows[44_999]["status"], rows[44_999]["_line_number"]) == (
-        "item 44999",
-        "ACTIVE",
-        45_001,
-    )
+    last = tuple(rows[44_999][name] for name in ("name", "status", "_line_number"))
+    assert last == ("item 44999", "ACTIVE", 45_001)
     (opened,) = landing.opened
     assert opened.most < len(landing.body) / 50
     assert opened.closed

@@ -1,17 +1,25 @@
-"""A task writes its slices into a file each, one open at a time, hashes included."""
+"""A task's rows come out by day, in bounded memory, and are written into a file for each slice, hashes included."""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from itertools import groupby
 from typing import IO, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError
 from pipeline_assets.domain.machine import MOST_TEXT_BYTES, TooLargeHereError, here
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS, VENDOR_COLUMNS
@@ -19,9 +27,10 @@ from pipeline_assets.load.deliveries.read import joined
 from pipeline_assets.tables.raw_events import EXTRA, QUARANTINE, REGULAR_EVENTS, VENDOR
 from pipeline_assets.tables.refined_events import CONTENT, event_hashes
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms import write_objects
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
-from pipeline_assets.transforms.write_objects import Written, write_refused, write_rows
+from pipeline_assets.transforms.write_objects import DayClusters, Written, write_refused, write_rows
 from resources.iceberg.upkeep import is_written
 from tests.support.builders import PROJECT
 from tests.support.read_objects import DAY, a_share
@@ -220,3 +229,122 @@ def test_refused_lines_and_objects_are_files_of_quarantine() -> None:
     with pytest.raises(LakehouseError, match="No space left"):
         write_refused(replace(work, reader=full), QUARANTINED, full, accepted, group)
     assert not full.files
+
+
+Row = tuple[str, int, int]
+"""Project, days before DAY, number."""
+
+
+_BACKS = st.lists(st.integers(0, 5), min_size=1, max_size=6)
+_OBJECTS = st.lists(st.tuples(st.sampled_from(["1", "2"]), _BACKS), max_size=12)
+
+
+def a_batch(rows: Iterable[Row], *, payload: str = "") -> pa.RecordBatch:
+    names = ("project_id", "event_date", "number", "payload")
+    listed = [(project, DAY - timedelta(days=back), number, payload) for project, back, number in rows]
+    return pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in listed])
+
+
+def order_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return [(row["project_id"], (DAY - row["event_date"]).days, row["number"]) for row in rows]
+
+
+def assert_in_order(found: list[Row], given_rows: list[Row]) -> None:
+    """Each day in one piece, its rows in order, none lost."""
+    pieces = [key for key, _ in groupby(row[:2] for row in found)]
+    assert len(pieces) == len(set(pieces))
+    for key in set(pieces) | {row[:2] for row in given_rows}:
+        assert [row for row in found if row[:2] == key] == [row for row in given_rows if row[:2] == key]
+
+
+@settings(deadline=None)
+@given(_OBJECTS, st.sampled_from([1, 200, 1 << 20]), st.sampled_from([3, 1000]))
+def test_days_come_one_after_the_other_however_they_are_mixed(
+    objects: list[tuple[str, list[int]]], held: int, many: int
+) -> None:
+    """Outcome: passed and held rows each have a day in one piece; only an opened day is in both."""
+    given_rows: list[Row] = []
+    batches = []
+    for project, backs in objects:
+        rows = [(project, back, len(given_rows) + place) for place, back in enumerate(backs)]
+        given_rows += rows
+        batches.append(a_batch(rows))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(write_objects, "_MANY_ROWS", many)
+        days = DayClusters(held)
+        passed = order_of(one for batch in batches for one in days.add(batch))
+        rest = order_of(days.rest())
+    days.close()
+    assert_in_order(passed, [row for row in given_rows if row in passed])
+    assert_in_order(rest, [row for row in given_rows if row not in passed])
+    assert many == 3 or not {row[:2] for row in passed} & {row[:2] for row in rest}
+
+
+def test_the_usual_day_is_not_held_back() -> None:
+    days = DayClusters(1)
+    (first,) = days.add(a_batch([("1", 0, 1), ("1", 0, 2), ("1", 3, 3)]))
+    (second,) = days.add(whole := a_batch([("1", 0, 4)]))
+    assert order_of([first]) == [("1", 0, 1), ("1", 0, 2)]
+    assert second is whole
+    assert order_of(days.rest()) == [("1", 3, 3)]
+    days.close()
+
+
+def test_another_day_with_most_rows_of_a_large_batch_is_opened_once() -> None:
+    """Outcome: days pass as they come, until one would be opened again; late rows wait for the end."""
+    days = DayClusters()
+    passed = [
+        list(days.add(a_batch([("1", back, place) for place in range(1000)] + [("1", late, 0)] * 2)))
+        for back, late in ((1, 1), (0, 1), (1, 0))
+    ]
+    assert [{row[1] for row in order_of(found)} for found in passed] == [{1}, {0}, {0}]
+    assert [len(order_of(found)) for found in passed] == [1002, 1000, 2]
+    rest = order_of(days.rest())
+    assert rest == [("1", 1, 0)] * 2 + [("1", 1, place) for place in range(1000)]
+    days.close()
+
+
+def test_what_is_held_is_bounded_and_comes_back_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that give several runs and windows."""
+    monkeypatch.setattr(write_objects, "_OUT_BYTES", 40_000)
+    monkeypatch.setattr(write_objects, "_PART_BYTES", 10_000)
+    chance = random.Random(7)
+    batches, given_rows = [], []
+    for number in range(40):
+        rows = [("1", chance.choice([0, 0, 0, 5, *range(1, 60)]), number * 1000 + place) for place in range(50)]
+        given_rows += rows
+        batches.append(a_batch(rows, payload="x" * 100))
+    held = 64 * 1024
+    days = DayClusters(held)
+    found, most = [], 0
+    for batch in batches:
+        found += days.add(batch)
+        most = max(most, days.held_bytes)
+    assert most < held
+    rest = list(days.rest())
+    days.close()
+    assert days.spilled_bytes > 2 * held
+    assert max(batch.nbytes for batch in rest) < 60_000
+    assert_in_order(order_of([*found, *rest]), given_rows)
+
+
+def test_thousands_of_days_come_in_few_batches() -> None:
+    rows = [("1", number, number) for number in range(3000)]
+    days = DayClusters()
+    found = [one for start in range(0, 3000, 100) for one in days.add(a_batch(rows[start : start + 100]))]
+    found += days.rest()
+    days.close()
+    assert len(found) < 30
+    assert_in_order(order_of(found), rows)
+
+
+def test_a_full_disk_is_named_as_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", full)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp")
+    days = DayClusters(1)
+    with pytest.raises(LakehouseError, match=r"/tmp: is full .*spark.local.dir"), machine.naming_the_disk():
+        list(days.add(a_batch([("1", 0, 1), ("1", 0, 2), ("1", 3, 3)])))
