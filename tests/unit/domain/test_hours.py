@@ -71,4 +71,5 @@ def test_pauses_double_and_none_follows_the_last_try_or_a_success(monkeypatch: p
     monkeypatch.setattr(time, "sleep", pauses.append)
     next(tries(4, 0.1))
     assert pauses == []
+
     assert (list(tries(4, 0.1)), pauses) == ([False, False, False, True], pytest.approx([0.1, 0.2, 0.4]))

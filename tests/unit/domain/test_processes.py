@@ -7,8 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,29 +89,21 @@ def test_a_run_dies_with_its_process_and_not_with_its_op() -> None:
 @pytest.mark.skipif(this_process.place() is None, reason="the system does not tell of processes in /proc")
 def test_a_process_is_known_by_boot_namespaces_number_and_start() -> None:
     """Scenario: a child lives, is a zombie, is gone; other numbers, other boots. Outcome: seen, gone, or hidden."""
-    own = this_process.identity()
-    assert this_process.sight(own) is Sight.THERE
+    own, sight = this_process.identity(), this_process.sight
+    assert sight(own) is Sight.THERE
     assert own.started is not None
-    assert this_process.sight(replace(own, started=own.started + 1)) is Sight.GONE
-    assert this_process.sight(replace(own, place="another boot")) is Sight.HIDDEN
-    assert (this_process.sight(replace(own, place=None)), this_process.sight(None)) == (Sight.HIDDEN, Sight.HIDDEN)
+    assert sight(replace(own, started=own.started + 1)) is Sight.GONE
+    assert sight(replace(own, place="another boot")) is Sight.HIDDEN
+    assert (sight(replace(own, place=None)), sight(None)) == (Sight.HIDDEN, Sight.HIDDEN)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
     of_child = replace(own, pid=child.pid, started=int(fields[19]))
-    assert this_process.sight(of_child) is Sight.THERE
+    assert sight(of_child) is Sight.THERE
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert this_process.sight(of_child) is Sight.GONE
+    assert sight(of_child) is Sight.GONE
     child.communicate()
-    assert this_process.sight(of_child) is Sight.GONE
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.db"
-    found: str = request.getfixturevalue("postgres")
-    return found
+    assert sight(of_child) is Sight.GONE
 
 
 def wait_until(is_so: object) -> None:
@@ -124,16 +114,20 @@ def wait_until(is_so: object) -> None:
     pytest.fail("waited in vain")
 
 
-@pytest.fixture
-def ledger(url: str) -> Iterator[Ledger]:
-    with closing(Ledger(url)) as found:
-        yield found
+def execute(ledger: Ledger, *statements: sa.Executable) -> None:
+    with ledger.engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
-def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) -> None:
+def url_of(ledger: Ledger) -> str:
+    return ledger.engine.url.render_as_string(hide_password=False)
+
+
+def test_an_op_is_on_record_for_as_long_as_it_works(any_ledger: Ledger) -> None:
     """Scenario: an op works, its ledger forgets it, it ends; another try; a missing process.
     Outcome: it beats on both databases until its end; the database's clock counts looks."""
-    processes = ledger.processes
+    processes, url = any_ledger.processes, url_of(any_ledger)
 
     def of_run() -> Process:
         found = processes.find(RUN.replace("-", ""))
@@ -146,8 +140,7 @@ def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) ->
         processes.lose([RUN])
         wait_until(lambda: not of_run().is_lost)
         before, long_ago = of_run(), datetime.now(UTC) - timedelta(hours=30)
-        with ledger.engine.begin() as connection:
-            connection.execute(PROCESSES.delete())
+        execute(any_ledger, PROCESSES.delete())
         wait_until(lambda: processes.find(RUN) is not None)
         assert of_run().begun_at == before.begun_at
         processes.begin("long", "drill", this_process.identity(), 0, long_ago.isoformat())
@@ -155,14 +148,12 @@ def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) ->
         processes.begin("dead", "drill", dead, 0, (long_ago - timedelta(days=9)).isoformat())
         assert timedelta(hours=31) > max(processes.live_ages()) > timedelta(hours=29)
         # Of another machine, and missed: it may have lost only its way to the ledger.
-        processes.begin(
-            "dead", "drill", replace(dead, place="elsewhere"), 0, (long_ago - timedelta(days=1)).isoformat()
-        )
+        elsewhere, begun_at = replace(dead, place="elsewhere"), long_ago - timedelta(days=1)
+        processes.begin("dead", "drill", elsewhere, 0, begun_at.isoformat())
         processes.lose(["dead"])
         assert max(processes.live_ages()) > timedelta(hours=53)
         silent = (datetime.now(UTC) - timedelta(hours=25)).isoformat()
-        with ledger.engine.begin() as connection:
-            connection.execute(PROCESSES.update().where(PROCESSES.c.run_id == "dead").values(beat_at=silent))
+        execute(any_ledger, PROCESSES.update().where(PROCESSES.c.run_id == "dead").values(beat_at=silent))
         assert max(processes.live_ages()) < timedelta(hours=31)
         processes.end("long")
         assert list(processes.look([], {})) == [RUN]
@@ -177,22 +168,18 @@ def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) ->
     missed = processes.look([other], {other: "daily_load"})[other]
     assert (missed.identity, missed.job, missed.beats, missed.watch.still) == (None, "daily_load", 0, 0)
     for expected in (1, 2):
-        with ledger.engine.begin() as connection:
-            earlier = (missed.watch.at or NOON) - timedelta(seconds=LOOK_SECONDS + 5)
-            connection.execute(PROCESSES.update().values(looked_at=earlier.isoformat()))
+        earlier = (missed.watch.at or NOON) - timedelta(seconds=LOOK_SECONDS + 5)
+        execute(any_ledger, PROCESSES.update().values(looked_at=earlier.isoformat()))
         missed = processes.look([other], {other: "daily_load"})[other]
         assert missed.watch.still == expected
 
 
-def test_a_beat_survives_a_ledger_that_is_away(tmp_path: Path) -> None:
+def test_a_beat_survives_a_ledger_that_is_away(ledger: Ledger) -> None:
     """Scenario: the ledger's table is away while an op works. Outcome: it beats on."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Ledger(url)) as ledger, heartbeat(url, RUN, "daily_load", 1, seconds=0.05):
-        with ledger.engine.begin() as connection:
-            connection.execute(sa.text(f"ALTER TABLE {PROCESSES.name} RENAME TO away"))
+    with heartbeat(url_of(ledger), RUN, "daily_load", 1, seconds=0.05):
+        execute(ledger, sa.text(f"ALTER TABLE {PROCESSES.name} RENAME TO away"))
         time.sleep(0.3)
-        with ledger.engine.begin() as connection:
-            connection.execute(sa.text(f"ALTER TABLE away RENAME TO {PROCESSES.name}"))
+        execute(ledger, sa.text(f"ALTER TABLE away RENAME TO {PROCESSES.name}"))
         before = ledger.processes.find(RUN)
         assert before is not None
         wait_until(lambda: (ledger.processes.find(RUN) or before).beats > before.beats)

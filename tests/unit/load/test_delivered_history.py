@@ -185,23 +185,17 @@ def test_a_published_snapshot_whose_version_is_excluded_is_withdrawn_and_another
     key, delivery = Slice(DAY, ALL_PROJECTS), listed(key=f"dimensions/item/{DAY}.csv")
     record = replace(a_snapshot(DAY), input_state=InputState(delivered=delivery.version))
     out = Exclusion(dimension_batch(DAY), delivery.key, "v1", "abc", "is wrong")
+
+    def planned(one: SliceRecord, **known: Any) -> SlicePlan:
+        facts = Facts(SETTINGS, frozenset({key}), {}, {}, records={SNAPSHOT.key: {key: one}}, **known)
+        return decide(facts, SNAPSHOT, (), {}, LATE)[0]
+
     for etag, todo in (("v1", Todo.REBUILD), ("v0", Todo.KEEP)):
-        facts = Facts(
-            SETTINGS, frozenset({key}), {}, {},
-            records={SNAPSHOT.key: {key: record}},
-            exclusions={delivery.key: (replace(out, etag=etag),)},
-        )  # fmt: skip
-        (plan,) = decide(facts, SNAPSHOT, (), {}, LATE)
+        plan = planned(record, exclusions={delivery.key: (replace(out, etag=etag),)})
         assert plan.todo is todo
     assert plan.present == record.input_state
     gone = replace(record, digest=EMPTY, input_state=InputState())
-    facts = Facts(
-        SETTINGS, frozenset({key}), {}, {},
-        records={SNAPSHOT.key: {key: gone}},
-        excluded={key: "is wrong"},
-        first_snapshots={SNAPSHOT.key: DAY},
-    )  # fmt: skip
-    (plan,) = decide(facts, SNAPSHOT, (), {}, LATE)
+    plan = planned(gone, excluded={key: "is wrong"}, first_snapshots={SNAPSHOT.key: DAY})
     assert plan.reason == "the snapshot of 2026-02-04 is excluded: is wrong (missing_snapshot = wait)"
 
 

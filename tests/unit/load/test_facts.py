@@ -38,10 +38,9 @@ def record_days(ledger: Ledger, count: int, *, changed: int | None = None, proje
         near = [other for other in (number - 1, number, number + 1) if 0 <= other < count]
         built_from = InputState({InputDay(RAW, day(other)): ROWS for other in near}, cross_day=str(ROWS))
         code = REFINED_EVENTS.code_version(SETTINGS)
+        built = {"digest": ROWS, "input_state": built_from, "code_version": code}
         slices.append(SliceRecord(RAW, key, Verdict.PUBLISHED, digest=OTHER_ROWS if number == changed else ROWS))
-        slices.append(
-            SliceRecord(REFINED_EVENTS.key, key, Verdict.PUBLISHED, digest=ROWS, input_state=built_from, code_version=code)
-        )  # fmt: skip
+        slices.append(SliceRecord(REFINED_EVENTS.key, key, Verdict.PUBLISHED, **built))
         batch = BatchKey(Source.REGULAR, project, day(number))
         batches.append(BatchRecord(batch, BatchVerdict.ACCEPTED, deliveries=24, hours_marked=24))
     ledger.record(Changes(slices=slices, batches=batches), "run")
@@ -110,9 +109,8 @@ def test_a_scan_of_everything_names_what_a_load_would_change(ledger: Ledger) -> 
     assert scan_stale_days(ledger, SETTINGS, NOW) == {}
     record_days(ledger, 20, changed=10)
     stale = scan_stale_days(ledger, SETTINGS, NOW)
-    reasons = {
-        found: [one.reason for one in slices if one.table == REFINED_EVENTS.key] for found, slices in stale.items()
-    }
+    refined = {found: [one for one in slices if one.table == REFINED_EVENTS.key] for found, slices in stale.items()}
+    reasons = {found: [one.reason for one in slices] for found, slices in refined.items()}
     assert reasons[day(10)] == [f"changed {RAW}"]
     assert reasons[day(9)] == reasons[day(11)] == ["days near it changed"]
     assert (reasons[day(5)], scan_stale_days(ledger, SETTINGS, NOW)) == (["is final now"], stale)

@@ -29,12 +29,9 @@ print(json.dumps({
 
 def _run(tmp_path: Path, name: str, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {
-        **os.environ,
-        "TIDEMARK_EXTRA_DIMENSIONS": name,
-        "TIDEMARK_PROJECTS": "10001",
-        "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/catalog.db",
-        "PYTHONPATH": str(PROJECT_ROOT),
-    }
+        **os.environ, "TIDEMARK_EXTRA_DIMENSIONS": name, "TIDEMARK_PROJECTS": "10001",
+        "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/catalog.db", "PYTHONPATH": str(PROJECT_ROOT),
+    }  # fmt: skip
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -47,12 +44,8 @@ def test_the_graph_shows_it_with_its_checks_and_its_job_loads_it(tmp_path: Path)
         "dimensions/shop_snapshot": ["landing/shop_snapshots"],
         "dimensions/shop_validity": ["dimensions/shop_snapshot"],
     }
-    assert shown["checks"] == [
-        "count_is_expected",
-        "intervals_are_whole",
-        "reconciles_with_snapshots",
-        "snapshot_is_whole",
-    ]
+    checks = ["count_is_expected", "intervals_are_whole", "reconciles_with_snapshots", "snapshot_is_whole"]
+    assert shown["checks"] == checks
     assert {"dimensions/shop_snapshot", "dimensions/shop_validity", "dimensions/item_snapshot"} < set(shown["job"])
 
 

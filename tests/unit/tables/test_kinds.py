@@ -75,19 +75,16 @@ def decided(ledger: Ledger, table: Table) -> dict[date, SlicePlan]:
     return {plan.key.event_date: plan for plan in plans}
 
 
-def test_inputs_are_of_the_days_that_the_kind_names(ledger: Ledger) -> None:
-    """Scenario: three days of refined events. Outcome: an aggregate reads one of them, the toy two."""
+def test_inputs_are_of_the_days_that_the_kind_names_and_days_are_looked_at_as_far_as_it_exchanges_rows(
+    ledger: Ledger,
+) -> None:
+    """Scenario: three days of refined events. Outcome: an aggregate reads one of them and looks at it alone; the toy
+    reads two, and its neighbours are looked at, and theirs."""
     ledger.record(Changes(slices=[record(UPSTREAM, day) for day in (LONG_BEFORE, BEFORE, DAY)]), "run")
-    assert decided(ledger, EVENT_COUNTS)[DAY].present.upstream.keys() == {InputDay(UPSTREAM, DAY)}
-    plan = decided(ledger, TOY)[DAY]
-    assert plan.present.upstream.keys() == {InputDay(UPSTREAM, BEFORE), InputDay(UPSTREAM, DAY)}
-    assert plan.todo is Todo.REBUILD
-
-
-def test_days_are_looked_at_as_far_as_the_kind_exchanges_rows(ledger: Ledger) -> None:
-    """Outcome: the toy's neighbours are looked at, and theirs; an aggregate's are not."""
-    ledger.record(Changes(slices=[record(UPSTREAM, day) for day in (LONG_BEFORE, BEFORE, DAY)]), "run")
-    assert (decided(ledger, EVENT_COUNTS).keys(), decided(ledger, TOY).keys()) == ({DAY}, {LONG_BEFORE, BEFORE, DAY})
+    counts, toys = decided(ledger, EVENT_COUNTS), decided(ledger, TOY)
+    assert (counts.keys(), counts[DAY].present.upstream.keys()) == ({DAY}, {InputDay(UPSTREAM, DAY)})
+    assert (toys.keys(), toys[DAY].todo) == ({LONG_BEFORE, BEFORE, DAY}, Todo.REBUILD)
+    assert toys[DAY].present.upstream.keys() == {InputDay(UPSTREAM, BEFORE), InputDay(UPSTREAM, DAY)}
 
 
 def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +120,8 @@ def test_what_follows_from_a_table_is_read_from_the_declarations() -> None:
     refined, *aggregates = DERIVED
     assert [table.key for table in ancestors(refined)] == ["raw/regular_events", "raw/backfill_events"]
     assert with_descendants(refined) == (*DERIVED, *AS_OF_TABLES)
-    assert [table.key for table in with_descendants(ITEM.snapshot)] == [
-        "dimensions/item_snapshot",
-        "dimensions/item_validity",
-        "aggregates/active_item_events",
-    ]
+    follow = ["dimensions/item_snapshot", "dimensions/item_validity", "aggregates/active_item_events"]
+    assert [table.key for table in with_descendants(ITEM.snapshot)] == follow
     assert with_descendants(aggregates[-1]) == (aggregates[-1],)
     assert ancestors(aggregates[-1]) == (*ancestors(refined), refined)
 
@@ -180,9 +174,8 @@ def lines_that_test(source: str) -> list[int]:
         if isinstance(node, ast.Compare) and any(map(_names_a_table, (node.left, *node.comparators))):
             lines.append(node.lineno)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
-            lines += (
-                [node.lineno] if CLASSES & {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)} else []
-            )
+            names = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+            lines += [node.lineno] if CLASSES & names else []
         if isinstance(node, ast.MatchValue) and _names_a_table(node.value):
             lines.append(node.value.lineno)
         if isinstance(node, ast.MatchClass) and ast.unparse(node.cls) in CLASSES:
@@ -226,10 +219,8 @@ def test_a_use_of_a_table_is_none(line: str) -> None:
 def test_no_module_tests_which_table_it_has_in_hand() -> None:
     """Ask `table.kind` (tables/table.py) or `builder_of(table)` (load/build/builder.py), which new kinds answer too."""
     found = {}
-    for folder in ("pipeline_assets", "resources"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            lines = [] if name.startswith(AT_HOME) else lines_that_test(path.read_text("utf-8"))
-            if lines:
-                found[name] = lines
+    for path in (*ROOT.glob("pipeline_assets/**/*.py"), *ROOT.glob("resources/**/*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(AT_HOME) and (lines := lines_that_test(path.read_text("utf-8"))):
+            found[name] = lines
     assert found.keys() == ASKED_ELSEWHERE.keys(), found
