@@ -40,14 +40,9 @@ print(library() is not None, columns["uuid"].to_pylist() == ["{_EVENT["uuid"]}"]
 def used(folder: Path, **variables: str) -> tuple[str, ...]:
     """Whether a process in `folder` uses the library, and reads a line correctly."""
     names = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    done = subprocess.run(
-        [sys.executable, "-c", _USED],
-        cwd=folder,
-        env={**names, "PYTHONPATH": str(PROJECT_ROOT), **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    names |= {"PYTHONPATH": str(PROJECT_ROOT), **variables}
+    command = [sys.executable, "-c", _USED]
+    done = subprocess.run(command, cwd=folder, env=names, capture_output=True, text=True, check=True)
     return tuple(done.stdout.split())
 
 

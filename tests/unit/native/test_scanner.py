@@ -149,9 +149,8 @@ def test_the_number_of_lines_is_what_was_said() -> None:
     scan = the_scan()
     text = (a_line() + b"\n") * 2
     assert scan(text, 2) is not None
-    assert [scan(*case) for case in ((text, 1), (text, 3), (text, 0), (text[:-1], 2), (b"", 0), (b"\n", 1))] == [
-        None
-    ] * 6
+    others = ((text, 1), (text, 3), (text, 0), (text[:-1], 2), (b"", 0), (b"\n", 1))
+    assert [case for case in others if scan(*case) is not None] == []
 
 
 def test_nearly_all_blocks_of_the_sample_export_are_scanned(tmp_path: Path) -> None:
@@ -161,9 +160,8 @@ def test_nearly_all_blocks_of_the_sample_export_are_scanned(tmp_path: Path) -> N
     for path in sorted(tmp_path.rglob("*.json.gz")):
         with gzip.open(path) as text:
             day = date.fromisoformat(path.name.split("_")[1])
-            taken += [
-                scanned([*block.lines], PROJECT, day) for block in blocks(io.BytesIO(text.read()), 50, 1 << 20, 1 << 20)
-            ]
+            parts = blocks(io.BytesIO(text.read()), 50, 1 << 20, 1 << 20)
+            taken += [scanned([*block.lines], PROJECT, day) for block in parts]
     assert len(taken) > 100
     assert sum(columns is not None for columns in taken) >= 0.99 * len(taken)
 

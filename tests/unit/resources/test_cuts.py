@@ -46,10 +46,9 @@ def test_a_cut_is_found_by_its_run_and_by_its_time(ledger: Ledger) -> None:
 
 
 def test_what_is_not_there_is_said_in_a_sentence(ledger: Ledger) -> None:
-    with pytest.raises(LakehouseError, match="no publish is on record yet"):
-        newest_cut(ledger)
-    with pytest.raises(LakehouseError, match="no publish is on record yet"):
-        cut_at(ledger, at("2026-02-02"))
+    for ask in (newest_cut, lambda of: cut_at(of, at("2026-02-02"))):
+        with pytest.raises(LakehouseError, match="no publish is on record yet"):
+            ask(ledger)
     for run_id in ("aa11", "aa12"):
         record(ledger, run_id, "2026-02-02T10:00:00+00:00", raw=1)
     with ledger.transaction() as connection:
@@ -57,12 +56,8 @@ def test_what_is_not_there_is_said_in_a_sentence(ledger: Ledger) -> None:
     with pytest.raises(UsageError, match="lies before the first publish") as early:
         cut_at(ledger, at("2026-02-02T09:59"))
     assert early.value.hint == "Name a time after 2026-02-02T10:00:00 UTC"
-    for run_id, said in (
-        ("zz", "no run of this id"),
-        ("", "no run of this id"),
-        ("aa1", "2 runs begin so"),
-        ("idle", "published nothing"),
-    ):
+    none = "no run of this id"
+    for run_id, said in (("zz", none), ("", none), ("aa1", "2 runs begin so"), ("idle", "published nothing")):
         with pytest.raises(UsageError, match=said):
             cut_of_run(ledger, run_id)
 
@@ -80,35 +75,24 @@ def test_the_shell_tells_usage_from_what_is_not_there(
 ) -> None:
     """Outcome: 1 without a publication, 2 for an impossible state; ids in JSON are text; the lake's promise is named."""
     monkeypatch.chdir(tmp_path)
-    places = {
-        "CATALOG_URL": f"sqlite:///{tmp_path}/ledger.db",
-        "WAREHOUSE_URL": str(tmp_path / "w"),
-        "PROJECTS": "10001",
-    }
+    own = f"sqlite:///{tmp_path}/ledger.db"
+    places = {"CATALOG_URL": own, "WAREHOUSE_URL": str(tmp_path / "w"), "PROJECTS": "10001"}
 
     def shell(*words: str, **environment: str) -> Any:
-        return CliRunner().invoke(
-            app, words, env={f"TIDEMARK_{name}": value for name, value in (places | environment).items()}
-        )
+        names = {f"TIDEMARK_{name}": value for name, value in (places | environment).items()}
+        return CliRunner().invoke(app, words, env=names)
 
     empty = shell("snapshots")
     assert (empty.exit_code, "no publish is on record yet" in empty.stderr) == (1, True)
     record(ledger, "aa11", "2026-02-02T10:00:00+00:00", raw=FIRST)
-    for words in (
-        ("--run", "x"),
-        ("--at", "noon"),
-        ("--at", "2026-01-01"),
-        ("--run", "aa11", "--at", "2026-02-03"),
-        ("--engine", "x"),
-    ):
-        assert shell("snapshots", *words).exit_code == 2, words
+    for words in ("--run x", "--at noon", "--at 2026-01-01", "--run aa11 --at 2026-02-03", "--engine x"):
+        assert shell("snapshots", *words.split()).exit_code == 2, words
     told = shell("snapshots", "--run", "aa11", "--engine", "trino")
     assert told.exit_code == 0, told.output
-    assert f"FOR VERSION AS OF {FIRST};" in told.stdout
+    unknown = f"nobody can tell whether these can be read still: {RAW}"
+    assert all(said in told.stdout for said in (f"FOR VERSION AS OF {FIRST};", unknown, "in one transaction"))
     assert ("spark.sql" in told.stdout, "\\n" in told.stdout) == (False, False)
-    assert f"nobody can tell whether these can be read still: {RAW}" in told.stdout
-    assert "in one transaction" in told.stdout
-    elsewhere = {"LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db", "CATALOG_URL": f"sqlite:///{tmp_path}/other.db"}
+    elsewhere = {"LEDGER_URL": own, "CATALOG_URL": f"sqlite:///{tmp_path}/other.db"}
     told = json.loads(shell("snapshots", "--at", "2026-02-02T11:00+01:00", "--json", **elsewhere).stdout)
     assert (told["snapshots"], told["promise"]) == ({RAW: str(FIRST)}, "table by table")
     assert set(told["lines"]) == set(Engine)

@@ -19,19 +19,15 @@ _PROGRAM = (
 @pytest.mark.parametrize(
     ("armed", "dies"),
     [
-        (None, False),
-        ("after_stage", True),
-        ("after_stage:refined/events", True),
-        ("after_stage:raw/x", False),
-        ("mid_parse", False),
+        *[(armed, True) for armed in ("after_stage", "after_stage:refined/events")],
+        *[(armed, False) for armed in (None, "after_stage:raw/x", "mid_parse")],
     ],
 )
 def test_failpoints(armed: str | None, dies: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TIDEMARK_CRASH_AT"}
     if armed is not None:
         environment["TIDEMARK_CRASH_AT"] = armed
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", _PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == (-signal.SIGKILL if dies else 0)
     assert ("went on" in done.stdout) is not dies

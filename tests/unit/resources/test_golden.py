@@ -113,9 +113,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     engine = sa.create_engine(made.replace("postgresql:", "postgresql+psycopg2:"))
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE IF EXISTS totals")
-        connection.exec_driver_sql(
-            "CREATE TABLE totals (day DATE, project VARCHAR, measure VARCHAR, value NUMERIC(38, 6))"
-        )
+        columns = "day DATE, project VARCHAR, measure VARCHAR, value NUMERIC(38, 6)"
+        connection.exec_driver_sql(f"CREATE TABLE totals ({columns})")
         rows = [(DAY, "rows", 5), (DAY, "revenue", Decimal("3.25")), (NEXT, "rows", 7), (date(2026, 3, 1), "rows", 9)]
         for day, measure, value in rows:
             connection.exec_driver_sql(f"INSERT INTO totals VALUES ('{day}', '10001', '{measure}', {value})")
@@ -369,10 +368,8 @@ def test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare(
     ledger: Ledger, landing: Path, tmp_path: Path
 ) -> None:
     """Outcome: one notice of the differing day; the page of health shows the uncompared ones until mended."""
-    settings = Settings(
-        landing_url=str(landing), projects=(PROJECT,), golden_url=f"sqlite:///{tmp_path}/none.db",
-        golden_query="SELECT :first_day, :last_day",
-    )  # fmt: skip
+    query = {"golden_url": f"sqlite:///{tmp_path}/none.db", "golden_query": "SELECT :first_day, :last_day"}
+    settings = Settings(landing_url=str(landing), projects=(PROJECT,), **query)
     whole = SliceRecord(EVENTS, KEY, Verdict.PUBLISHED, digest=Digest(60, 1, 1))
     ledger.record(Changes(slices=[whole, replace(whole, key=Slice(NEXT, PROJECT))]), "run-1")
     for day, rows in ((DAY, 61), (NEXT, 60)):
@@ -381,9 +378,8 @@ def test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare(
         found = reconcile(ledger, _store(landing), settings, settings.projects, DAY, NEXT)
         assert len(found.mismatches) == 1
         reason = f"rows 60 published, 61 golden (-1, 1.64%) by golden/{DAY}.csv line 2"
-        assert [(one.table, one.key, one.run_id, one.reason) for one in _written(ledger)] == [
-            (EVENTS, KEY, None, reason)
-        ]
+        (told,) = _written(ledger)
+        assert (told.table, told.key, told.run_id, told.reason) == (EVENTS, KEY, None, reason)
     report = read_health(ledger, settings, datetime(2026, 2, 10, tzinfo=UTC))
     assert (report.golden_faults, len(report.golden_faults), report.waiting) == (found.faults, 3, 3)
     page = page_of(report)

@@ -21,6 +21,10 @@ from resources.guarded_http import Answer, ForbiddenAddressError, addresses_of, 
 from tests.support.s3 import served
 from tests.support.webhook import a_webhook
 
+FORBIDDEN = (
+    ["169.254.169.254"], ["127.0.0.1", "169.254.169.254"], ["fd00:ec2::254"], ["::ffff:169.254.169.254"], ["0.0.0.0"]
+)  # fmt: skip
+
 
 class Names:
     """Resolves names by the test's answers, in order."""
@@ -35,19 +39,18 @@ class Names:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [["169.254.169.254"], ["127.0.0.1", "169.254.169.254"], ["fd00:ec2::254"], ["::ffff:169.254.169.254"], ["0.0.0.0"]],
+    ("url", "answer", "said"),
+    [
+        *[("https://hooks.example/x", answer, r"leads to .*, which is ") for answer in FORBIDDEN],
+        ("http://localhost/x", ["10.0.0.7"], "in the clear"),
+    ],
 )
-def test_a_name_that_leads_to_a_machines_keys_is_not_asked(answer: list[str]) -> None:
-    client = guarded_client("https://hooks.example/x", resolve=Names(answer))
-    with client, pytest.raises(ForbiddenAddressError, match=r"leads to .*, which is "):
-        client.get("https://hooks.example/x")
-
-
-def test_a_name_of_this_machine_that_leads_elsewhere_is_not_asked_in_the_clear() -> None:
-    client = guarded_client("http://localhost/x", resolve=Names(["10.0.0.7"]))
-    with client, pytest.raises(ForbiddenAddressError, match="in the clear"):
-        client.get("http://localhost/x")
+def test_a_name_that_leads_to_a_machines_keys_is_not_asked_and_none_elsewhere_in_the_clear(
+    url: str, answer: list[str], said: str
+) -> None:
+    client = guarded_client(url, resolve=Names(answer))
+    with client, pytest.raises(ForbiddenAddressError, match=said):
+        client.get(url)
 
 
 def test_a_name_that_changes_its_mind_is_asked_where_it_was_looked_at() -> None:
@@ -150,12 +153,11 @@ def a_tls_server(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
     key = ec.generate_private_key(ec.SECP256R1())
     subject, now, day = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), datetime.now(UTC), timedelta(1)
     made = x509.CertificateBuilder(subject, subject, key.public_key(), 1, now - day, now + day)
-    certificate = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), False).sign(
-        key, hashes.SHA256()
-    )
+    certificate = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), False)
+    signed = certificate.sign(key, hashes.SHA256())
     pem, form = folder / "server.pem", serialization.PrivateFormat.PKCS8
     private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + private)
+    pem.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + private)
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -103,9 +103,8 @@ def test_a_question_about_years_reads_what_it_asks_for(ledger: Ledger, name: str
 
 def test_what_a_table_took_last_is_told_by_its_newest_publication_alone(ledger: Ledger) -> None:
     """Outcome: publications are walked from the newest number on, without sorting."""
-    publication = PublicationRecord(
-        TABLES[0], Slice(DAY, "10001"), 7, 6, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", seconds=2
-    )
+    cause = Cause.of(CauseKind.DELIVERY)
+    publication = PublicationRecord(TABLES[0], KEY, 7, 6, EMPTY, EMPTY, cause, "run", seconds=2)
     ledger.record(Changes(publications=[publication]), "run")
     plans = plans_of(ledger, lambda of: of.checkup.seconds())
     assert ledger.checkup.seconds() == {TABLES[0]: 2}
@@ -134,18 +133,12 @@ def test_nearest_arrivals_are_the_same_on_every_database(postgres: str, tmp_path
             assert ledger.nearest_arrivals({**many, "10001": DAY}) == {"10001": DAY + timedelta(days=2)}
             assert ledger.nearest_arrivals({"10001": DAY}, Source.REGULAR) == {"10001": far}
             assert ledger.nearest_arrivals({"10002": far}) == {}
-            assert ledger.nearest_arrivals({"10001": far, "10002": far}, Source.REGULAR, is_before=True) == {
-                "10001": DAY
-            }
-            assert ledger.event_days(TABLES) == []
-            assert ledger.checkup.seconds() == {}
-            assert ledger.revisions.all(TABLES, PROJECTS) == []
-            assert ledger.summaries.refused_lines(PROJECTS) == []
-            red = ledger.summaries.batch_faults(PROJECTS)
-            assert [(fault.day, fault.verdict) for fault in red] == [
-                (DAY + timedelta(days=1), "refused"),
-                (far, "moved"),
-            ]
+            before = ledger.nearest_arrivals({"10001": far, "10002": far}, Source.REGULAR, is_before=True)
+            assert before == {"10001": DAY}
+            assert (ledger.event_days(TABLES), ledger.checkup.seconds()) == ([], {})
+            assert ledger.revisions.all(TABLES, PROJECTS) == ledger.summaries.refused_lines(PROJECTS) == []
+            red = [(fault.day, fault.verdict) for fault in ledger.summaries.batch_faults(PROJECTS)]
+            assert red == [(DAY + timedelta(days=1), "refused"), (far, "moved")]
             assert sum(projects for *_, projects in ledger.summaries.batch_verdicts(PROJECTS)) == len(batches)
             assert ledger.checkup.built_again(PROJECTS).equal == 0
 

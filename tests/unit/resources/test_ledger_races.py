@@ -66,22 +66,22 @@ def test_a_row_of_what_is_held_by_now_tells_of_the_hold_or_of_a_commit(ledger: L
     read = _slice(ledger)
     ledger.interventions.hold({TABLE: [KEY]}, "why", "person")
     ledger.record(Changes(slices=[replace(read, verdict=Verdict.HELD)]), "person")
-    for verdict, expected in (
-        (Verdict.UNCHANGED, Verdict.HELD),
-        (Verdict.REFUSED, Verdict.HELD),
-        (Verdict.PUBLISHED, Verdict.PUBLISHED),
-    ):
+    for verdict in (Verdict.UNCHANGED, Verdict.REFUSED, Verdict.PUBLISHED):
         ledger.record(Changes(slices=[replace(read, verdict=verdict)]), "load")
-        assert _slice(ledger).verdict is expected
+        assert _slice(ledger).verdict is (Verdict.PUBLISHED if verdict is Verdict.PUBLISHED else Verdict.HELD)
     ledger.interventions.release({TABLE: [KEY]}, "done", "person")
     ledger.record(Changes(slices=[replace(read, verdict=Verdict.UNCHANGED)]), "load")
     assert _slice(ledger).verdict is Verdict.UNCHANGED
 
 
 def _publication(snapshot_id: int, parent_id: int) -> PublicationRecord:
-    return PublicationRecord(
-        TABLE, KEY, snapshot_id, parent_id, Digest(), MINE.digest, Cause.of(CauseKind.DELIVERY), "own"
-    )
+    cause = Cause.of(CauseKind.DELIVERY)
+    return PublicationRecord(TABLE, KEY, snapshot_id, parent_id, Digest(), MINE.digest, cause, "own")
+
+
+def _strictly(ledger: Ledger, changes: Changes) -> None:
+    with ledger.transaction() as connection:
+        LedgerWriting(connection).record(changes, "load", is_strict=True)
 
 
 def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
@@ -113,11 +113,8 @@ def test_other_files_of_the_same_rows_change_nothing_else_and_only_what_was_read
     assert ledger.head(TABLE) == Head(11)
 
     late = Changes(rewritten={(TABLE, KEY): ("mine", "again")}, head=(TABLE, 12, 11))
-    with (
-        pytest.raises(SliceConflictError, match="recorded other files") as conflict,
-        ledger.transaction() as connection,
-    ):
-        LedgerWriting(connection).record(late, "maintenance", is_strict=True)
+    with pytest.raises(SliceConflictError, match="recorded other files") as conflict:
+        _strictly(ledger, late)
     assert conflict.value.slices == {(TABLE, KEY)}
     assert (_slice(ledger).file_hash, ledger.head(TABLE)) == ("joined", Head(11))
     ledger.record(late, "maintenance")
@@ -153,11 +150,10 @@ NOTHING = BatchAsRead({}, None)
 
 def test_a_batch_that_was_only_judged_keeps_the_newer_judgement(ledger: Ledger) -> None:
     ledger.record(_judged(BatchVerdict.REFUSED, NOTHING), "other")
-    ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING), "own, which listed before")
-    assert ledger.batches([BATCH.project_id], DAY, DAY)[BATCH].verdict is BatchVerdict.REFUSED
     as_read = BatchAsRead({}, (BatchVerdict.REFUSED.value, BatchVerdict.REFUSED.value))
-    ledger.record(_judged(BatchVerdict.ACCEPTED, as_read), "next")
-    assert ledger.batches([BATCH.project_id], DAY, DAY)[BATCH].verdict is BatchVerdict.ACCEPTED
+    for read, expected in ((NOTHING, BatchVerdict.REFUSED), (as_read, BatchVerdict.ACCEPTED)):
+        ledger.record(_judged(BatchVerdict.ACCEPTED, read), "own")
+        assert ledger.batches([BATCH.project_id], DAY, DAY)[BATCH].verdict is expected
 
 
 def test_a_batch_that_both_loaded_refuses_the_second_whole(ledger: Ledger) -> None:
@@ -170,11 +166,6 @@ def test_a_batch_that_both_loaded_refuses_the_second_whole(ledger: Ledger) -> No
 
 
 OUT = Exclusion(BATCH, "object", "mine", "sha", "a test account")
-
-
-def _strictly(ledger: Ledger, changes: Changes) -> None:
-    with ledger.transaction() as connection:
-        LedgerWriting(connection).record(changes, "load", is_strict=True)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -204,9 +195,8 @@ def test_an_object_that_is_included_again_while_it_is_withdrawn_stays(ledger: Le
     ledger.record(_judged(BatchVerdict.ACCEPTED, NOTHING, deliveries=[_delivery("mine")]), "former")
     ledger.interventions.exclude([OUT], "person")
     as_read = BatchAsRead({"object": "mine"}, None, frozenset({("object", "mine")}))
-    withdrawal = Changes(
-        forgotten_deliveries=[(BATCH, "object")], batch_days={BATCH: {}}, read_batches={BATCH: as_read}
-    )
+    gone = [(BATCH, "object")]
+    withdrawal = Changes(forgotten_deliveries=gone, batch_days={BATCH: {}}, read_batches={BATCH: as_read})
     ledger.interventions.lift([OUT], "it was right", "person")
 
     with pytest.raises(SliceConflictError, match="an operator included object again meanwhile"):

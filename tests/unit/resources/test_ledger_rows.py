@@ -146,9 +146,8 @@ def test_a_doubted_head_is_stored_as_the_negative() -> None:
 def test_a_publication_keeps_what_it_was_built_from(ledger: Ledger) -> None:
     """Outcome: snapshots and settings come back, ids as exact text, for the requested projects alone."""
     plain = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run")
-    built = replace(
-        plain, snapshot_id=3, parent_id=2, pins={RAW: 6012345678901234567}, settings={"b": ["x", "y"], "a": 1}
-    )
+    pins, told = {RAW: 6012345678901234567}, {"b": ["x", "y"], "a": 1}
+    built = replace(plain, snapshot_id=3, parent_id=2, pins=pins, settings=told)
     other = replace(built, key=Slice(KEY.event_date, "10002"))
     ledger.record(Changes(publications=[built]), "run")
     assert _stored(ledger, PUBLICATIONS, "pins") == f'{{"{RAW}": "6012345678901234567"}}'

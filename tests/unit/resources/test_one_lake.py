@@ -36,10 +36,8 @@ from tests.support.builders import PROJECT
 
 ID, LAKE = str(uuid.uuid4()), str(uuid.uuid4())
 TABLE = ALL_TABLES[0]
-METADATA = {
-    "location": "", "current-schema-id": 0, "schemas": [{"schema-id": 0, "fields": []}],
-    "current-snapshot-id": -1,
-}  # fmt: skip
+_SCHEMAS = [{"schema-id": 0, "fields": []}]
+METADATA = {"location": "", "current-schema-id": 0, "schemas": _SCHEMAS, "current-snapshot-id": -1}
 
 
 def _knows(settings: Settings, location: str, metadata: Path, table: Table = TABLE) -> None:

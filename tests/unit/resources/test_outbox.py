@@ -70,10 +70,8 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
 
 
 def a_publication(snapshot_id: int = 11, **changes: Any) -> PublicationRecord:
-    made = PublicationRecord(
-        REVENUE, KEY, snapshot_id, 10, BEFORE, AFTER, Cause.of(CauseKind.INPUTS, "refined/events"), "run-2"
-    )
-    return replace(made, **changes)
+    cause = Cause.of(CauseKind.INPUTS, EVENTS)
+    return replace(PublicationRecord(REVENUE, KEY, snapshot_id, 10, BEFORE, AFTER, cause, "run-2"), **changes)
 
 
 def publish(ledger: Ledger, run_id: str = "run-2", **changes: Any) -> Changes:
@@ -149,9 +147,8 @@ def test_an_exclusion_is_told_with_the_change_that_it_makes(ledger: Ledger) -> N
     (notice,) = told_of(ledger)
     assert (notice["deliveries"], notice["exclusions"]) == ([], ["10001/wrong.json.gz"])
     held = replace(ledger.slices(REVENUE, None)[KEY], verdict=Verdict.HELD, digest=BEFORE)
-    back = a_publication(
-        21, digest_before=AFTER, digest_after=BEFORE, cause=Cause.of(CauseKind.ROLLBACK), accepted_reason="it was right"
-    )
+    rollback = {"cause": Cause.of(CauseKind.ROLLBACK), "accepted_reason": "it was right"}
+    back = a_publication(21, digest_before=AFTER, digest_after=BEFORE, **rollback)
     ledger.interventions.exclude([Exclusion(BATCH, "10001/other.json.gz", "e", "u", "why")], "run-3")
     ledger.record(Changes(slices=[held], publications=[back]), "run-3")
     notice = told_of(ledger)[1]
@@ -262,10 +259,8 @@ def test_each_receiver_gets_each_notice_once_batched_per_run_and_signed(any_ledg
             told = send_notices(any_ledger, settings)
         assert told == []
         for one in (webhook, other):
-            assert [(body["run"], [n["kind"] for n in body["notices"]]) for body in one.taken] == [
-                ("run-9", ["refusal_end"]),
-                ("run-2", ["change", "refusal"]),
-            ]
+            kinds = [(body["run"], [n["kind"] for n in body["notices"]]) for body in one.taken]
+            assert kinds == [("run-9", ["refusal_end"]), ("run-2", ["change", "refusal"])]
             assert one.taken[1]["text"].startswith("Tidemark: published final days changed: 1, days refused: 1\n• ")
             assert "revenue 10.5 → 12" in one.taken[1]["text"]
 
@@ -406,10 +401,8 @@ def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
         send_notices(any_ledger, settings)
     refuse(any_ledger, "the body of the run grows", "run-2")
     publish(any_ledger, "run-3", snapshot_id=22)
-    webhook.answer_next(400, times=2)
-    webhook.answer_next(500)
-    webhook.answer_next(400, times=3)
-    webhook.answer_next(404)
+    for status in (400, 400, 500, 400, 400, 400, 404):
+        webhook.answer_next(status)
     told = [str(*send_notices(any_ledger, settings)) for _ in range(6)]
     kept = f"{place} did not take 3 notices: it answered {{}}; kept, and sent by the next run"
     assert told[:5] == [kept.format(status) for status in (400, 400, 500, 400, 400)]

@@ -135,11 +135,8 @@ def _contents(ledger: Ledger) -> dict[str, list[Any]]:
 
 
 def _all_deliveries(ledger: Ledger, *, is_accepted: bool) -> list[tuple[Source, DeliveryRecord]]:
-    return [
-        (source, record)
-        for source in Source
-        for _, record in sorted(ledger.deliveries(source, PROJECTS, DAYS[0], DAYS[-1], is_accepted=is_accepted).items())
-    ]
+    found = {of: ledger.deliveries(of, PROJECTS, DAYS[0], DAYS[-1], is_accepted=is_accepted) for of in Source}
+    return [(source, record) for source, known in found.items() for _, record in sorted(known.items())]
 
 
 def _as_a_load_makes_it(step: Changes, forgetting: Forgetting, ledger: Ledger) -> Changes:

@@ -113,15 +113,12 @@ def test_pointers_are_swapped_together_or_stay(catalog: Ledger) -> None:
 def test_another_writer_waits_for_the_end_of_the_transaction(catalog: Ledger) -> None:
     """Outcome: a second connection's comparison waits for the transaction, and finds its base gone."""
     moved: list[int] = []
-    is_begun = threading.Event()
-    statement = sa.text(
-        "UPDATE iceberg_tables SET metadata_location = 'theirs' WHERE catalog_name = 'lake' AND metadata_location = '1.json'"
-    )
+    is_begun, update = threading.Event(), "UPDATE iceberg_tables SET metadata_location = 'theirs'"
+    statement = sa.text(f"{update} WHERE catalog_name = 'lake' AND metadata_location = '1.json'")
+    options: dict[str, Any] = {"connect_args": {"timeout": 30}} if "sqlite" in catalog.url else {}
 
     def other() -> None:
-        engine = sa.create_engine(
-            catalog.engine.url, **({"connect_args": {"timeout": 30}} if "sqlite" in catalog.url else {})
-        )
+        engine = sa.create_engine(catalog.engine.url, **options)
         with engine.connect() as connection:
             is_begun.set()
             moved.append(connection.execute(statement).rowcount)
@@ -205,24 +202,12 @@ def test_records_name_what_readers_find() -> None:
     """Outcome: snapshots and parent are main's; pins change where they name a staged snapshot of a published table."""
     published = {COUNTS: Published(50, 40, {}), REFINED: Published(51, 41, {})}
     stand_ins = {COUNTS: frozenset({5}), REFINED: frozenset({6, 7}), RAW: frozenset({8})}
-    step = Changes(
-        slices=[MINE],
-        publications=[
-            _publication(5, 4, {REFINED: 6, RAW: 8}),
-            _publication(5, 4, {REFINED: 7, COUNTS: 4}),
-            _publication(5, 4, {REFINED: 3}),
-            _publication(5, 4, None),
-        ],
-        head=(COUNTS, 5, 4),
-    )
+    pins = [{REFINED: 6, RAW: 8}, {REFINED: 7, COUNTS: 4}, {REFINED: 3}, None]
+    step = Changes(slices=[MINE], publications=[_publication(5, 4, one) for one in pins], head=(COUNTS, 5, 4))
     named = naming_published(step, COUNTS, published, stand_ins)
     assert [(one.snapshot_id, one.parent_id) for one in named.publications] == [(50, 40)] * 4
-    assert [one.pins for one in named.publications] == [
-        {REFINED: 51, RAW: 8},
-        {REFINED: 51, COUNTS: 4},
-        {REFINED: 3},
-        None,
-    ]
+    renamed = [{REFINED: 51, RAW: 8}, {REFINED: 51, COUNTS: 4}, {REFINED: 3}, None]
+    assert [one.pins for one in named.publications] == renamed
     assert (named.head, named.slices) == ((COUNTS, 50, 40), step.slices)
 
     # A step without a publish of its own keeps snapshots and head; its inputs may be published.
@@ -307,9 +292,8 @@ class Changing:
 
 
 def _request(alongside: Recorded | None = None, **more: Any) -> PublishRequest:
-    changes = [
-        SliceChange(table, 1, frozenset({KEY}), LiveFiles(), LiveFiles({"former.parquet": None})) for table in TABLES
-    ]
+    former = LiveFiles({"former.parquet": None})
+    changes = [SliceChange(table, 1, frozenset({KEY}), LiveFiles(), former) for table in TABLES]
     steps = [(table.key, Changes(slices=[replace(MINE, table=table.key)])) for table in TABLES]
     return PublishRequest("own", "own", changes, steps, alongside=alongside, **more)
 
@@ -419,6 +403,10 @@ def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger
     read = replace(MINE, file_hash="next", digest=Digest(4, 4, 4))
     both = Changes(slices=[replace(read, key=NEXT), replace(read, read_hash="mine")])
 
+    def strictly(changes: Changes, run_id: str) -> None:
+        with ledger.transaction() as connection:
+            LedgerWriting(connection).record(changes, run_id, is_strict=True)
+
     def lost(changes: Changes) -> frozenset[tuple[str, Slice]]:
         return _conflict(ledger, lambda connection: LedgerWriting(connection).record(changes, "own", is_strict=True))
 
@@ -428,20 +416,14 @@ def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger
 
     late = Changes(slices=[replace(read, key=FAR), replace(MINE, read_hash="mine")])
     assert lost(late) == {(REFINED, KEY)}
-    with (
-        pytest.raises(SliceConflictError, match="run own published it since it was read"),
-        ledger.transaction() as connection,
-    ):
-        LedgerWriting(connection).record(late, "late", is_strict=True)
+    with pytest.raises(SliceConflictError, match="run own published it since it was read"):
+        strictly(late, "late")
     assert FAR not in ledger.slices(REFINED, None)
     # Maintenance joins files: the row stays its publisher's, which did nothing since.
     ledger.record(Changes(rewritten={(REFINED, KEY): ("next", "joined")}), "maintenance")
     for stale in (replace(read, read_hash="next"), replace(read, read_hash="next", verdict=Verdict.REFUSED)):
-        with (
-            pytest.raises(SliceConflictError, match="maintenance wrote its files anew since it was read"),
-            ledger.transaction() as connection,
-        ):
-            LedgerWriting(connection).record(Changes(slices=[stale]), "late", is_strict=True)
+        with pytest.raises(SliceConflictError, match="maintenance wrote its files anew since it was read"):
+            strictly(Changes(slices=[stale]), "late")
     ledger.record(Changes(rewritten={(REFINED, KEY): ("joined", "next")}), "maintenance")
     ledger.record(Changes(slices=[replace(MINE, table=RAW, file_hash="theirs")]), "other")
     assert lost(Changes(slices=[replace(MINE, table=RAW)])) == frozenset()

@@ -26,9 +26,8 @@ def ledger(any_ledger: Ledger) -> Ledger:
 
 
 def asked(first: date = DAY, last: date = DAY, *tables: str, run_id: str = "run-1") -> RebuildRecord:
-    return RebuildRecord(
-        0, tables or (REFINED, COUNTS), first, last, (PROJECT,), "why", "ann", RebuildState.BUILDING, run_id
-    )
+    tables, state = tables or (REFINED, COUNTS), RebuildState.BUILDING
+    return RebuildRecord(0, tables, first, last, (PROJECT,), "why", "ann", state, run_id)
 
 
 def test_the_same_days_are_rebuilt_once_at_a_time(ledger: Ledger) -> None:
@@ -46,12 +45,10 @@ def test_the_same_days_are_rebuilt_once_at_a_time(ledger: Ledger) -> None:
         "rebuild of aggregates/event_counts 2026-02-02 to 2026-02-02: rebuild 1 is open for these days (why). "
         "Answer it first: tidemark rebuild swap 1, or tidemark rebuild abandon 1"
     )
-    ledger.rebuilds.change(begun, state=RebuildState.ABANDONED, answered_by="bob", answer="no")
-    fresh = ledger.rebuilds.begin(asked(DAY, DAY, COUNTS))
-    assert fresh.number > later.number
-    assert ledger.rebuilds.get(begun.number) == replace(
-        begun, state=RebuildState.ABANDONED, answered_by="bob", answer="no"
-    )
+    answer = {"state": RebuildState.ABANDONED, "answered_by": "bob", "answer": "no"}
+    ledger.rebuilds.change(begun, **answer)
+    assert ledger.rebuilds.begin(asked(DAY, DAY, COUNTS)).number > later.number
+    assert ledger.rebuilds.get(begun.number) == replace(begun, **answer)
     with pytest.raises(UsageError, match="rebuild 99: is not on record"):
         ledger.rebuilds.get(99)
 
@@ -123,16 +120,13 @@ def test_a_slice_comes_back_as_it_was_written(ledger: Ledger) -> None:
 def test_what_was_reported_stays_while_a_slice_is_made_again(ledger: Ledger) -> None:
     """Outcome: the first report stays until the other, which has both; an overtaken run reports nothing."""
     begun = ledger.rebuilds.begin(asked())
-    first, second = (
-        RebuiltSlice(
-            SliceRecord(REFINED, KEY, Verdict.PUBLISHED, digest=Digest(rows, 1, 1), figures={"rows": rows}),
-            difference=SliceDifference((0, rows)),
-        )
-        for rows in (3, 4)
-    )
-    later = replace(
-        first, record=replace(first.record, key=Slice(DAY + timedelta(days=1), PROJECT), verdict=Verdict.HELD)
-    )
+
+    def rebuilt(rows: int) -> RebuiltSlice:
+        record = SliceRecord(REFINED, KEY, Verdict.PUBLISHED, digest=Digest(rows, 1, 1), figures={"rows": rows})
+        return RebuiltSlice(record, difference=SliceDifference((0, rows)))
+
+    first, second, next_key = rebuilt(3), rebuilt(4), Slice(DAY + timedelta(days=1), PROJECT)
+    later = replace(first, record=replace(first.record, key=next_key, verdict=Verdict.HELD))
     ledger.rebuilds.record(begun, [first])
 
     ready = ledger.rebuilds.report(begun, RebuildState.READY)

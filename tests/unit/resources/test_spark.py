@@ -128,10 +128,8 @@ def test_jars_lie_where_an_archive_of_classes_can_hold_them(tmp_path: Path) -> N
     assert (found["spark.driver.extraClassPath"], found["spark.jars"]) == (":".join(ours), "")
     assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in found["spark.driver.defaultJavaOptions"]
     found = engine_config(Settings(jars_dir=tmp_path, spark_master="local", spark_config=theirs))
-    assert (found["spark.driver.extraClassPath"], found["spark.jars"]) == (
-        ":".join([*ours, "/their/folder"]),
-        "their.jar",
-    )
+    paths = ":".join([*ours, "/their/folder"])
+    assert (found["spark.driver.extraClassPath"], found["spark.jars"]) == (paths, "their.jar")
     for elsewhere in ("spark://spark.internal:7077", "local-cluster[2,1,1024]"):
         found = engine_config(Settings(jars_dir=tmp_path, spark_master=elsewhere))
         assert found["spark.jars"] == ",".join(ours)
@@ -182,9 +180,8 @@ def test_without_java_the_engine_says_so(config: dict[str, str], tmp_path: Path)
         "    print(error)\n"
     )
     environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": str(PROJECT_ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"Java: is not in JAVA_HOME ({tmp_path}). Install Java 17 or 21")
 
 
@@ -357,9 +354,8 @@ def test_the_cache_of_a_user_has_a_folder_for_exactly_these_jars(tmp_path: Path)
         "print(json.dumps([str(first), str(jars.default_jars_dir())]))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "xdg")}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     first, other = (Path(path) for path in json.loads(done.stdout))
     assert first.parent == other.parent == tmp_path / "xdg" / "tidemark" / "jars"
     assert first != other

@@ -64,6 +64,14 @@ def modules_in(content: bytes) -> set[str]:
     return {name for name in zipfile.ZipFile(BytesIO(content)).namelist() if not name.endswith("/")}
 
 
+def written(code: Shipped, folder: Path) -> tuple[Path, dict[str, str]]:
+    """The archive in this folder, and what a worker is told to expect."""
+    assert code.name is not None
+    archive = folder / code.name
+    archive.write_bytes(code.content)
+    return archive, decoded(code.config[f"spark.executorEnv.{VARIABLE}"])
+
+
 def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str]:
     """Whether an executor's Python starts in the folder of its files, and its output."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
@@ -101,9 +109,8 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
     # The digest covers content, whether in folders or in an archive.
     with zipfile.ZipFile(BytesIO(theirs.content)) as packed:
         expected = decoded(theirs.config[f"spark.executorEnv.{VARIABLE}"])["code of acme_tables"]
-        assert (
-            digest_of((name, packed.read(name)) for name in packed.namelist() if name.startswith("acme_")) == expected
-        )
+        theirs_alone = ((name, packed.read(name)) for name in packed.namelist() if name.startswith("acme_"))
+        assert digest_of(theirs_alone) == expected
     # Files that are not sent make no difference, where a worker has the package installed.
     (package / ".git" / "hooks" / "hook.py").write_text("x = 2\n")
     assert sent(extra_dimensions=("acme_tables.cities:CITIES",)).config == theirs.config
@@ -123,21 +130,16 @@ def test_folders_without_an_init_file_are_found_in_the_archive(
         for name in (package_file, "cities/of_france.py", f"only_of_{where}.py"):
             (tmp_path / where / "acme" / name).write_text(f"PLACE = '{where}'\n")
     monkeypatch.syspath_prepend(tmp_path / "driver")
-    code = sent(extra_aggregates=("acme.cities.of_france:CITIES",))
-    assert code.name is not None
-    archive = tmp_path / code.name
-    archive.write_bytes(code.content)
+    archive, expected = written(sent(extra_aggregates=("acme.cities.of_france:CITIES",)), tmp_path)
     program = (
         "from acme.cities import of_france; from resources.spark.worker_daemon import digest_of, files_of;"
         "print(of_france.PLACE, digest_of(files_of('acme')))"
     )
     # Without installed packages: Python, and a worker's variables.
-    path = f"{archive}:{tmp_path / 'worker'}"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-    expected = decoded(code.config[f"spark.executorEnv.{VARIABLE}"])["code of acme"]
-    assert (done.stdout, done.stderr) == (f"driver {expected}\n", "")
+    environment = {"PYTHONPATH": f"{archive}:{tmp_path / 'worker'}"}
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"driver {expected['code of acme']}\n", "")
 
 
 def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +150,8 @@ def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         (package / name).touch()
     monkeypatch.syspath_prepend(tmp_path)
     table = ("acme_fast.cities:CITIES",)
-    with pytest.raises(
-        SettingsError, match=r"package acme_fast: acme_fast/_fast.so is compiled.*TIDEMARK_SPARK_SHIP_CODE"
-    ):
+    refusal = r"package acme_fast: acme_fast/_fast.so is compiled.*TIDEMARK_SPARK_SHIP_CODE"
+    with pytest.raises(SettingsError, match=refusal):
         sent(extra_aggregates=table)
     installed = sent(extra_aggregates=table, spark_ship_code=ShippedCode.INSTALLED)
     assert (installed.name, installed.content) == (None, b"")
@@ -187,11 +188,7 @@ def test_all_packages_that_tasks_import_are_compared() -> None:
 
 def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
     """Outcome: an executor's Python starts with the driver's versions, and otherwise ends with the difference."""
-    code = sent()
-    assert code.name is not None
-    archive = tmp_path / code.name
-    archive.write_bytes(code.content)
-    expected = decoded(code.config[f"spark.executorEnv.{VARIABLE}"])
+    archive, expected = written(sent(), tmp_path)
     assert expected == described(("pipeline_assets", "resources"))
     bare, other = a_python(tmp_path / "bare"), a_python(tmp_path / "other", msgspec="0.1.0")
     assert daemon(archive, bare, encoded(expected)) == (True, "")
@@ -207,8 +204,7 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
         assert (found.what, found.here, found.there) == (what, (expected | changes)[what], there)
         error = unfit_worker(f"{_LOST}org.apache.spark.SparkException: \nError from python worker:\n  {said}" * 2)
         assert error is not None
-        assert error.subject == f"worker {found.host}"
-        assert what in error.reason
+        assert (error.subject, what in error.reason) == (f"worker {found.host}", True)
         assert "spark.executorEnv.PYTHONPATH" in error.hint
     assert daemon(archive, bare, None) == (True, "")
 
@@ -281,12 +277,8 @@ def test_a_worker_that_comes_later_is_named_as_well() -> None:
             _gateway = None
 
     def fail() -> None:
-        try:
-            raise RuntimeError(
-                f'{_LOST}Cannot run program "/opt/python"\n\tat org.apache.spark.api.python.PythonWorkerFactory'
-            )
-        except RuntimeError as error:
-            raise ValueError("while reading") from error
+        told = f'{_LOST}Cannot run program "/opt/python"\n\tat org.apache.spark.api.python.PythonWorkerFactory'
+        raise ValueError("while reading") from RuntimeError(told)
 
     words = LastWords(lambda _: None)
     said = r"worker 10\.0\.0\.7: its Python does not start: Cannot run program"
