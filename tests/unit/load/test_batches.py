@@ -286,7 +286,7 @@ def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there
         "delivered by a former attempt of this load": ({}, {"recorded_at": THIS_LOAD}, True),
         "another version": ({"etag": "e2"}, {}, True),
         "bytes that nobody knows": ({"etag": "e2"}, {"sha256": None}, False),
-        "as these, of a later load": ({"etag": "e2"}, {"sha256": None, "recorded_at": SECOND_LOAD}, True),
+        "unknown bytes, of a later load": ({"etag": "e2"}, {"sha256": None, "recorded_at": SECOND_LOAD}, True),
     },
 )
 def test_what_was_delivered_after_an_object_lets_it_go(
@@ -774,23 +774,19 @@ def test_only_refusals_stand(verdict: BatchVerdict) -> None:
     assert plan_of(listed, priors=[prior]).needs_work
 
 
-def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_back() -> None:
+def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_when_all_is_back_or_by_the_horizon() -> None:
     listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
     prior = refused_as(GONE, listed, recorded)
     assert prior.is_missing
+    # Past the horizon raw is the archive and no hour is missing any more.
+    released = plan_of(listed, recorded, priors=[prior], now=LATER)
+    assert (released.missing, released.is_repeated_refusal) == ((), False)
     standing = plan_of(listed, recorded, priors=[prior])
     assert (standing.is_repeated_refusal, standing.needs_work) == (True, False)
     accepted = plan_of(listed, recorded, priors=[prior], reasons={DAY: "why"})
     assert (accepted.withdrawn, accepted.needs_work) == ((a_record(10).object_key,), True)
     back = plan_of([*listed, a_delivery(10)], recorded, priors=[prior])
     assert (back.is_repeated_refusal, back.missing, back.withdrawn, back.changed) == (False, (), (), ())
-
-
-def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
-    """Past the horizon raw is the archive and no hour is missing any more."""
-    listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
-    plan = plan_of(listed, recorded, priors=[refused_as(GONE, listed, recorded)], now=LATER)
-    assert (plan.missing, plan.is_repeated_refusal) == ((), False)
 
 
 def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> None:
