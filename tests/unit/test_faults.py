@@ -12,20 +12,16 @@ from tests.support.outside_faults import FAULTS, OutsideFault, Promise
 
 _SAYS = OutsideFault("no answer", "publishing", Promise.SENTENCE, says="out of reach")
 _SUCCEEDS = OutsideFault("slow", "publishing", Promise.SUCCESS)
-_FAILED = Row(
-    _SAYS, Loaded(1, ("the ledger is out of reach: gone. Load again",), 2), 1, is_intact=True, is_converged=True
-)
+_SAID = "the ledger is out of reach: gone. Load again"
+_FAILED = Row(_SAYS, Loaded(1, (_SAID,), 2), 1, is_intact=True, is_converged=True)
 _LOADED = Row(_SUCCEEDS, Loaded(0, (), 1), 3, is_intact=True, is_converged=True)
 
 
 def test_what_ends_as_promised_is_told_in_one_line() -> None:
     assert _FAILED.broken == _LOADED.broken == ()
-    assert _FAILED.cells[2:] == ("exit 1: the ledger is out of reach: gone. Load again", "yes", "digests equal")
-    assert _LOADED.cells[2:] == (
-        "success; 3 failed on the way; the load begun again once",
-        "new state",
-        "digests equal",
-    )
+    assert _FAILED.cells[2:] == (f"exit 1: {_SAID}", "yes", "digests equal")
+    succeeded = "success; 3 failed on the way; the load begun again once"
+    assert _LOADED.cells[2:] == (succeeded, "new state", "digests equal")
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,9 @@ def folder(tmp_path: Path) -> Path:
 
 def _seen(folder: Path) -> dict[str, tuple[int, int, bytes] | None]:
     """Landing's and tables' view of files, with content; None for a folder."""
-    return {
-        str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
-        if path.is_file()
-        else None
-        for path in folder.rglob("*")
-        if not path.name.startswith(DATABASE)
-    }
+    paths = [path for path in folder.rglob("*") if not path.name.startswith(DATABASE)]
+    files = {path: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in paths if path.is_file()}
+    return {str(path.relative_to(folder)): files.get(path) for path in paths}
 
 
 def _write_over(folder: Path) -> None:
@@ -77,8 +73,7 @@ def other_session(folder: Path) -> Iterator[sqlite3.Connection]:
 def test_files_are_put_back(folder: Path, tmp_path: Path, act: Callable[[Path], None]) -> None:
     """Scenario: a test changes files, twice. Outcome: content, inode and time are restored each time."""
     before = _seen(folder)
-    (tmp_path / "beside").mkdir()
-    kept = KeptFolder(folder, tmp_path / "beside")
+    kept = KeptFolder(folder, tmp_path)
     for _ in range(2):
         act(folder)
         assert _seen(folder) != before
@@ -90,8 +85,7 @@ def test_a_session_that_has_the_database_open_sees_it_put_back(
     folder: Path, tmp_path: Path, other_session: sqlite3.Connection
 ) -> None:
     """Scenario: an open session writes rows and a table. Outcome: the same session finds the one row and no such table."""
-    (tmp_path / "beside").mkdir()
-    kept = KeptFolder(folder, tmp_path / "beside")
+    kept = KeptFolder(folder, tmp_path)
     other_session.execute("INSERT INTO held VALUES (2)")
     other_session.execute("CREATE TABLE made_since (value)")
     other_session.commit()

@@ -101,9 +101,9 @@ def test_it_comes_up_in_order_once_and_goes_in_reverse_without_leftovers(stack: 
         [stack.server("last", before=CHILD.format(apart=True) + CHILD.format(apart=False))],
     ]
     assert stack.supervisor.up(stages) == 3
-    first_two = sorted(stack.done[2:4])
-    assert (stack.done[:2], first_two) == (["prepare first", "prepare beside"], ["complete beside", "complete first"])
-    assert stack.done[4:] == ["prepare last", "complete last"]
+    first, done, last = stack.done[:2], sorted(stack.done[2:4]), stack.done[4:]
+    assert (first, done) == (["prepare first", "prepare beside"], ["complete beside", "complete first"])
+    assert last == ["prepare last", "complete last"]
     assert stack.living == ["beside", "first", "last", "last", "last"]
     pids = stack.pids()
     assert stack.supervisor.up(stages) == 0
@@ -113,8 +113,7 @@ def test_it_comes_up_in_order_once_and_goes_in_reverse_without_leftovers(stack: 
     stack.said.clear()
     assert stack.supervisor.down() == 3
     assert (stack.living, stack.said) == ([], ["last: ended", "beside: ended", "first: ended"])
-    assert not stack.folder.run.exists()
-    assert not stack.folder.tmp.exists()
+    assert [stack.folder.run.exists(), stack.folder.tmp.exists()] == [False, False]
     assert (stack.folder.objects / "kept").read_text() == "data"
     assert stack.supervisor.down() == 0
 
@@ -162,24 +161,23 @@ def test_a_set_that_is_up_takes_no_other_choice(
 ) -> None:
     """Scenario: `make up` again, with more memory. Outcome: a refusal that keeps the file; the first choice is up."""
     server = stack.server("spark-worker-1")
-    monkeypatch.setattr(
-        commands, "stages_of", lambda folder, options, variables: [[replace(server, choices=options.chosen)]]
-    )
+    monkeypatch.setattr(commands, "stages_of", lambda _, options, __: [[replace(server, choices=options.chosen)]])
     monkeypatch.setenv("STACK_WORKER_CORES", "3")
     monkeypatch.setenv("STACK_WORKER_MEMORY", "1536m")
     assert main(["up"], stack.folder) == 0
     before, pids = stack.folder.environment.read_text(), stack.pids()
     assert '"spark.executor.memory": "1536m"' in before
-    for name, value, refusal in (
-        ("STACK_WORKER_MEMORY", "2g", "is 2048m, and spark-worker-1 was started with 1536m fix: Give 1536m again, or"),
-        ("STACK_WORKER_CORES", "4", "is 4, and spark-worker-1 was started with 3 fix: Give 3 again, or"),
-        ("STACK_PORT_S3", "9999", "is 9999, and spark-worker-1 was started with 9010 fix: Give 9010 again, or"),
+    for name, value, is_now, was in (
+        ("STACK_WORKER_MEMORY", "2g", "2048m", "1536m"),
+        ("STACK_WORKER_CORES", "4", "4", "3"),
+        ("STACK_PORT_S3", "9999", "9999", "9010"),
     ):
         with monkeypatch.context() as another:
             another.setenv(name, value)
             assert main(["up"], stack.folder) == 2
         said = " ".join(capsys.readouterr().err.split())
-        assert said == f"{name}: {refusal} end the set first: make down"
+        refusal = f"{name}: is {is_now}, and spark-worker-1 was started with {was} fix: Give {was} again"
+        assert said == f"{refusal}, or end the set first: make down"
     assert (stack.folder.environment.read_text(), stack.pids()) == (before, pids)
     assert main(["up"], stack.folder) == 0
     assert "The set is already up." in capsys.readouterr().out
@@ -203,8 +201,8 @@ def test_what_died_is_started_again_after_what_it_left_behind_ended(stack: Stack
     os.kill(before["dies"], signal.SIGKILL)
     until(lambda: stack.living == ["dies", "stays"])
     assert stack.supervisor.up(stages) == 1
-    assert stack.pids()["stays"] == before["stays"]
-    assert stack.pids()["dies"] != before["dies"]
+    after = stack.pids()
+    assert (after["stays"] == before["stays"], after["dies"] == before["dies"]) == (True, False)
     assert stack.living == ["dies", "dies", "stays"]
 
 
