@@ -128,8 +128,7 @@ def test_a_ledger_out_of_reach_is_told_once(
     away = {"TIDEMARK_LEDGER_URL": "postgresql://127.0.0.1:1/lake"}
     done = InThisProcess(tmp_path)("load", "--source", "regular", *SPAN.split(), **away)
     assert done.returncode == 1, done.stderr
-    told = (done.stdout + done.stderr).count("the ledger is out of reach: connection")
-    assert told == tells_of_the_ledger
+    assert (done.stdout + done.stderr).count("the ledger is out of reach: connection") == tells_of_the_ledger
 
 
 MARK = Mark("id", "lake-id", catalog="lake", catalog_url="postgresql://db/catalog", ledger_url="postgresql://db/ledger")

@@ -199,8 +199,7 @@ def test_a_report_tells_what_changes_what_stays_and_why_a_day_is_left_out(shell:
             f"{change} slices change, {stay} stay as they are, 1 are left out, {rest} hold nothing or are not built yet"
         )
         assert f"{table}: {counts}" in lines
-    left_out = [line for line in lines if line.startswith("left out: ")]
-    assert left_out == [
+    assert [line for line in lines if line.startswith("left out: ")] == [
         "left out: 2026-02-04/10001 refined/events: unique_event_key: 2 keys twice",
         f"left out: 2026-02-04/10001 {REVENUE}: cannot go without refined/events 2026-02-02/10001, left out as well",
     ]

@@ -105,8 +105,7 @@ def test_hours_are_recovered_and_a_second_call_has_nothing_to_do(
 
 def test_what_status_calls_refused_is_recovered_without_naming_it(shell: Recovering) -> None:
     _refuse(shell, DAY)
-    found = shell.hours("--refused")
-    assert found == {f"{PROJECT}/{Hour(DAY, hour)}": "recovered" for hour in range(24)}
+    assert shell.hours("--refused") == {f"{PROJECT}/{Hour(DAY, hour)}": "recovered" for hour in range(24)}
     # Another day is not refused, and a range limits the days.
     assert shell.hours("--refused", "--from", "2026-02-03", "--to", "2026-02-05") == {}
 

@@ -97,8 +97,7 @@ def test_each_red_day_is_in_the_calendar_and_in_one_question_with_the_command_th
         ),
     }  # fmt: skip
     assert asked[AnswerKind.RELEASE].reason == "held: release 4.2 doubled purchases"
-    waiting = {(one.tables, one.first, one.projects) for one in history.following}
-    assert waiting == {
+    assert {(one.tables, one.first, one.projects) for one in history.following} == {
         (derived, LAST - timedelta(days=3), ("10002",)), (derived[1:], LAST - timedelta(days=12), ("10001",)),
     }  # fmt: skip
 

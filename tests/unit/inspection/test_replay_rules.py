@@ -170,9 +170,8 @@ def test_publications_are_chosen_by_project_number_and_run() -> None:
     records, both = [PUBLICATION, other, later], ("10001", "10002")
 
     def chosen(number: int | None = None, run: str | None = None, projects: tuple[str, ...] = both) -> list[int]:
-        return [
-            one.publication.number for one in choose(records, REFINED_EVENTS.key, DAY, projects, number=number, run=run)
-        ]
+        found = choose(records, REFINED_EVENTS.key, DAY, projects, number=number, run=run)
+        return [one.publication.number for one in found]
 
     assert (chosen(), chosen(number=1), chosen(run="run-1")) == ([5, 3], [1], [1, 3])
     assert [one.is_standing for one in choose(records, REFINED_EVENTS.key, DAY, both, run="run-1")] == [False, True]

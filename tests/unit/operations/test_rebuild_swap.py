@@ -354,8 +354,7 @@ def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story
     (request,) = asked
     assert [set(one.changed) for one in swaps] == [{KEY}, {KEY}]
     assert request.alongside == SwapOfRebuild(story.rebuild)
-    expected = {place: digest for place, digest in request.rests_on.items() if digest != EMPTY}
-    assert expected == {
+    assert {place: digest for place, digest in request.rests_on.items() if digest != EMPTY} == {
         (raw, KEY): Digest(5, 5, 5),
         (raw, NEXT): Digest(5, 5, 5),
         (REFINED, KEY): going[KEY].record.digest,
@@ -375,8 +374,7 @@ def test_what_lies_around_a_rebuild_is_read_of_tables_that_exchange_rows(story: 
     near = Slice(DAY - timedelta(days=1), PROJECT)
     story.ledger.record(Changes(slices=[SliceRecord(REFINED, near, Verdict.PUBLISHED, digest=PUBLISHED)]), "load")
     refined, revenue = swap.table_by_key(REFINED), swap.table_by_key(REVENUE)
-    found = digests_beside(story.runtime, story.rebuild, refined)
-    assert found == {
+    assert digests_beside(story.runtime, story.rebuild, refined) == {
         (REFINED, Slice(DAY + timedelta(days=shift), PROJECT)): PUBLISHED if shift == -1 else EMPTY
         for shift in (-1, 0, 1, 2)
     }

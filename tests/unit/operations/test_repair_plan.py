@@ -1,7 +1,8 @@
-"""From a day that differs to the run that closes it, by landing and ledger; no Spark."""
+"""From a day that differs to the run that closes it, and what an exclusion names: by landing and ledger; no Spark."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,17 +14,20 @@ import pytest
 
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion, SliceRecord
 from pipeline_assets.domain.repairs import Repair, RepairKind
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.operations.decisions import hash_of
 from pipeline_assets.operations.recover_plan import plan_repairs
 from pipeline_assets.tables.registry import DERIVED
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT
+from tests.unit.load.test_batches import an_exclusion
 
 DAY = date(2026, 2, 2)
 NOW = datetime(2026, 2, 10, tzinfo=UTC)
@@ -174,3 +178,32 @@ def test_excluded_deliveries_refusals_and_older_code_are_named_beside_what_is_ru
         f"tidemark diff refined/events {DAY} --project {PROJECT}",
         f"tidemark include '{key}' --reason \"REASON\"",
     ]
+
+
+@pytest.mark.parametrize(
+    ("etag", "sha256", "named_etag", "named_sha256", "is_named"),
+    [
+        ("e1", "s1", "e1", "s1", True),
+        ("e2", "s1", "e1", "s1", True),
+        ("e1", "s2", "e1", "s1", False),
+        ("e1", None, "e1", "s1", True),
+        ("e1", "s1", "e1", None, True),
+        ("unread e1", None, "e1", "s1", True),
+        ("unread e2", None, "e1", "s1", False),
+        ("", None, "", None, False),
+        ("e2", "s1", "", None, False),
+    ],
+)
+def test_an_exclusion_names_bytes_and_where_they_are_unknown_one_version(
+    etag: str, sha256: str | None, named_etag: str, named_sha256: str | None, is_named: bool
+) -> None:
+    assert replace(an_exclusion(etag=named_etag), sha256=named_sha256).names(etag, sha256) is is_named
+
+
+def test_a_version_is_read_before_it_is_excluded_and_refused_where_it_cannot_be(place: Place) -> None:
+    key = place.deliver(4)
+    (listed,) = [one for one in place.landing.list(Source.REGULAR, [PROJECT], DAY, DAY).deliveries if one.key == key]
+    assert hash_of(place.landing, key, listed.etag) == hashlib.sha256(b"x").hexdigest()
+    place.deliver(4, b"other bytes")
+    with pytest.raises(UsageError, match="cannot be read, so its bytes cannot be excluded: it was overwritten"):
+        hash_of(place.landing, key, listed.etag)

@@ -48,11 +48,8 @@ def run(instance: dg.DagsterInstance) -> str:
 
 
 def record(instance: dg.DagsterInstance, run_id: str) -> tuple[Any, ...]:
-    events = [
-        (entry.dagster_event.event_type_value, entry.dagster_event.message)
-        for entry in instance.all_logs(run_id)
-        if entry.dagster_event
-    ]
+    logged = [entry.dagster_event for entry in instance.all_logs(run_id) if entry.dagster_event]
+    events = [(one.event_type_value, one.message) for one in logged]
     kept = []
     for key in (dg.AssetKey("raw"), dg.AssetKey("refined")):
         shown = instance.fetch_materializations(key, limit=10).records[0].event_log_entry.asset_materialization
@@ -102,8 +99,8 @@ def test_what_another_process_wrote_is_seen_at_once(tmp_path: Path) -> None:
     ):
         mine = run(one)
         theirs = run(other)
-        assert {each.run_id for each in one.get_runs()} == {mine, theirs}
-        assert {each.run_id for each in other.get_runs()} == {mine, theirs}
+        for instance in (one, other):
+            assert {each.run_id for each in instance.get_runs()} == {mine, theirs}
         assert record(other, mine)[0] is record(one, theirs)[0] is dg.DagsterRunStatus.SUCCESS
 
 

@@ -308,8 +308,7 @@ def test_many_recovered_names_are_listed_in_parts(place: Place, monkeypatch: pyt
     looked_at = [{day for first, last in look[-3:] for day in _between(first, last)} for look in listed]
     assert all(240 * len(days & set(DAYS)) <= 2_000 for days in looked_at)
     assert all({today - timedelta(days=back) for back in range(5)} <= days for days in looked_at)
-    requested = {day for look in asked for first, last in look for day in _between(first, last)}
-    assert requested == set(DAYS[26:])
+    assert {day for look in asked for first, last in look for day in _between(first, last)} == set(DAYS[26:])
 
 
 def test_a_round_of_ten_years_takes_as_many_looks_as_is_written() -> None:
