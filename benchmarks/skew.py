@@ -80,6 +80,10 @@ class TaskTimes:
         # Set the property instead of calling `setJobGroup`: adaptive queries run in other threads, which inherit it.
         self._context.setLocalProperty("spark.jobGroup.id", f"{self._own} {name}")
 
+    def end(self) -> None:
+        """Attribute following jobs to no step."""
+        self._context._jsc.setLocalProperty("spark.jobGroup.id", None)
+
     def of_steps(self) -> dict[str, list[float]]:
         """Return step -> task seconds of its most skewed stage, in which tasks waited longest for the slowest."""
         store = self._context._jsc.sc().statusStore()
@@ -142,7 +146,9 @@ def _loaded(work: Path, landing: Path, catalog: str, tables: Collection[str]) ->
             for table in ASSET_TABLES
         }
     steps = [step.as_json() for step in runtime.skew.steps]
-    return {"seconds": seconds, "tasks": times.of_steps(), "steps": steps, "digests": digests}
+    tasks = times.of_steps()
+    times.end()
+    return {"seconds": seconds, "tasks": tasks, "steps": steps, "digests": digests}
 
 
 STEPS = {
