@@ -8,6 +8,8 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.build import refined
+from pipeline_assets.load.runtime import Outcome
 from pipeline_assets.operations import maintenance
 from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.maintenance import maintain, require_done
@@ -108,7 +111,7 @@ class History:
             for source in Source:
                 done = lake.load(first, last, source=source, **(decided if source is Source.REGULAR else {}))
                 assert all(one.verdict.is_good for one in done.outcomes(RAW)), done.failure()
-                told.append([(one.key, one.digest, one.figures) for one in done.outcomes(REFINED)])
+                told.append([_told(one) for one in done.outcomes(REFINED)])
                 built |= {key for report in done.reports if report.table == REFINED for key in report.built}
         assert told[:2] == told[2:]
         assert rows_of(p) == rows_of(whole)
@@ -137,7 +140,7 @@ class History:
             return
         early = sorted(name for name in self.files if name[1] < 16)
         day, hour = self.vendor.rng.choice(early)
-        act: Act = lambda _: None  # noqa: E731 - one of the acts below
+        act: Act = _nothing
         decided: dict[str, Any] = {}
         if kind in ("exclusion", "inclusion"):
             key = self.deliver(day, hour)
@@ -153,18 +156,16 @@ class History:
             key = self.deliver(day, hour)
             self.deliver(day, hour, Source.BACKFILL)
             if kind == "moved prefix":
-                act = lambda p: p.remove(key)  # noqa: E731
+                act = methodcaller("remove", key)
                 del self.files[day, hour]
         elif kind == "rollback":
-            act = lambda p: self._roll_back_and_release(p, day)  # noqa: E731
+            act = partial(self._roll_back_and_release, day=day)
         elif kind == "compaction":
-            act = lambda p: require_done(  # noqa: E731
-                list(maintain(p.runtime, str(uuid.uuid4()), SOON, lambda _: False, is_dry_run=False))
-            )
+            act = _compact
         else:
             key = self.deliver(day, hour)
             self.deliver(day, hour, shard=2)
-            act = lambda p: p.remove(key)  # noqa: E731
+            act = methodcaller("remove", key)
         for lake in self.lakes:
             act(lake)
         self.load(DAYS[0], DAYS[-1])
@@ -180,6 +181,17 @@ class History:
             return
         held = preview(runtime.ledger, runtime.settings, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
         release(runtime.ledger, held, "go on", str(uuid.uuid4()))
+
+
+def _told(one: Outcome) -> tuple[Any, ...]:
+    return one.key, one.verdict, one.reason, one.digest, one.figures, [found.to_json() for found in one.evaluations]
+
+
+def _nothing(_: Pipeline) -> None: ...
+
+
+def _compact(p: Pipeline) -> None:
+    require_done(list(maintain(p.runtime, str(uuid.uuid4()), SOON, lambda _: False, is_dry_run=False)))
 
 
 def content(p: Pipeline) -> dict[str, dict[Slice, str]]:

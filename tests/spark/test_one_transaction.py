@@ -265,7 +265,7 @@ def commit_ends(lake: Lake, end: Callable[[Callable[[], None]], None]) -> Iterat
         dialect.do_commit = whole
         end(lambda: whole(connection))
 
-    dialect.do_commit = once  # type: ignore[method-assign]
+    dialect.do_commit = once  # type: ignore[method-assign]  # the fault is put into the driver
     try:
         yield
     finally:
