@@ -55,6 +55,8 @@ def _key_variables(project_id: str) -> tuple[str, str]:
     return f"TIDEMARK_EXPORT_KEY_{project_id}", f"TIDEMARK_EXPORT_SECRET_{project_id}"
 
 
+_LARGEST_ANSWER = 5 * 1024**3
+"""Of an export at once, in bytes: the vendor's limit is 4 GB (Export API, "Considerations")."""
 _EU = "https://analytics.eu.amplitude.com/api/2/export"
 _WORDS = 200
 """Characters of a server's text that are repeated."""
@@ -221,8 +223,9 @@ class ExportApi:
                     raise _PassingError("the vendor answered 504 Gateway Timeout of a single hour")
                 if response.status_code != HTTPStatus.OK:
                     raise _failure_of(subject, project_id, response, _beginning(response))
-                self._receive(subject, response, file, received)
+                # A download may take hours, so the time of the answer is that of its beginning.
                 answered_at = _answered_at(response)
+                self._receive(subject, response, file, received)
         except httpx.TransportError as error:
             kind = type(error).__name__
             reason = f"the vendor is out of reach ({error or kind})"
@@ -259,6 +262,9 @@ class ExportApi:
         for part in _steps(response, _STEP_BYTES):
             if not file.tell():
                 _require_archive(subject, response, part)
+            if file.tell() + len(part) > _LARGEST_ANSWER:
+                reason = f"the answer is larger than {_LARGEST_ANSWER:,} bytes, more than the vendor exports at once"
+                raise ExportContentError(subject, reason, "Ask the vendor what it exports for these hours")
             self._require_room(file, len(part))
             file.write(part)
             received(len(part))

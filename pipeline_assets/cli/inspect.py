@@ -180,7 +180,7 @@ def history(request: History) -> int:
     rows = []
     for one in records:
         cause = f"{one.cause}: {one.accepted_reason}" if one.accepted_reason else one.cause.text
-        place = one.number, one.published_at[:19], one.table, f"{one.key.event_date} {one.key.project_id}"
+        place = str(one.number), one.published_at[:19], one.table, f"{one.key.event_date} {one.key.project_id}"
         rows.append((*place, one.digest_before.rows, one.digest_after.rows, cause, (one.run_id or "")[:8]))
     table = Table(("no.", "published", "table", "day", "rows before", "after", "cause", "run"), rows)
     show(page(), table, None if rows else "no change is on record")

@@ -13,8 +13,8 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.report import Styled, Table
 from pipeline_assets.domain.requests import Rebuild, RebuildAction, RebuildCommand
-from pipeline_assets.operations.rebuild_choose import asked_for
-from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, GreenSlices, in_order, rebuild_table
+from pipeline_assets.operations.rebuild_choose import GreenSlices, asked_for
+from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, in_order, rebuild_table
 from resources.ledger.store import Ledger, own_ledger
 
 _STYLES = {
@@ -33,7 +33,7 @@ def rebuild(request: RebuildCommand) -> int:
     action, number = request.action, request.number
     _require_sense(request)
     settings = load_settings()
-    require_reasons({"--reason": request.reason or None})
+    require_reasons({"--reason": request.reason})
     failures: list[str] = []
     with own_ledger(settings) as ledger:
         if action is RebuildAction.SHOW and not number:
@@ -85,7 +85,12 @@ def _print_all(ledger: Ledger, *, as_json: bool) -> None:
         return
     rows = [
         (
-            *(one.number, Styled(one.state, _STYLES[one.state]), ", ".join(one.tables), f"{one.first} to {one.last}"),
+            *(
+                str(one.number),
+                Styled(one.state, _STYLES[one.state]),
+                ", ".join(one.tables),
+                f"{one.first} to {one.last}",
+            ),
             *(one.started_at[:16], one.who, one.reason),
         )
         for one in rebuilds

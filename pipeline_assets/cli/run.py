@@ -134,7 +134,7 @@ def acceptances(
     projects: Sequence[str],
     reasons: Mapping[str, str | None],
 ) -> dict[str, dict[str, str]]:
-    """Return the run config of acceptances: missing deliveries are accepted for raw only, changes only for the tables below."""
+    """The run config of acceptances: missing deliveries for raw, changes for the tables below."""
     if source is LoadSource.DIMENSIONS:
         delivered = [table for one in DIMENSIONS for table in one.tables if table.reads_landing(settings)]
         tables = {"accept_missing": [], "accept_changes": [*delivered, *AS_OF_TABLES]}
@@ -154,8 +154,8 @@ def acceptances(
 
 
 def config_of(request: Request, kind: type[Request]) -> dict[str, Any]:
-    """The run config of acceptances: missing deliveries for raw, changes for the tables below."""
-    return request.model_dump(mode="json", by_alias=True, include=set(kind.model_fields))
+    """The run config of a job that takes requests of this kind."""
+    return request.model_dump(mode="json", by_alias=True, include=set(kind.model_fields), exclude_none=True)
 
 
 def run_operation(
@@ -166,7 +166,7 @@ def run_operation(
     *,
     tags: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The run config of a job that takes requests of this kind."""
+    """Run a job of one op with its lines on the console; returns failures other than verdicts in the ledger."""
 
     def log(text: str) -> None:
         console.print(text, style="yellow")
@@ -176,7 +176,6 @@ def run_operation(
         logger.addHandler(_Handler(console))
         return logger
 
-    # Run a job of one op with its lines on the console; returns failures other than verdicts in the ledger.
     logger = dg.colored_console_logger if VERBOSE.get() else dg.LoggerDefinition(progress)
     return run_job(settings, job, config, tags or {}, logger, log)
 

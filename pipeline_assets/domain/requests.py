@@ -396,7 +396,7 @@ class Rebuild(OfProjects, Days):
     )
     number: int = ask("Id of the rebuild, as a start tells it; not of a start.", 0, metavar="ID", is_argument=True)
     tables: list[str] = ask("Only this table, such as refined/events; may be repeated.", [], option="--table")
-    reason: str = ask("Why; it stays on record. A start needs one.", "")
+    reason: str | None = ask("Why; it stays on record. A start needs one.", None)
     who: str = ask("Name of the operator; the run where it is empty.", "", is_hidden=True)
     swap: bool = ask("Of a start: swap at once, although nobody has read the report.", False, is_hidden=True)
 

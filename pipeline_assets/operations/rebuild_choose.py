@@ -53,7 +53,7 @@ def asked_for(request: Rebuild, settings: Settings, who: str, run_id: str | None
     first, last = request.bounds(parse_day(request.first), parse_day(request.last))
     projects = settings.require_projects(tuple(request.projects))
     tables = tuple(table.key for table in tables_of(request.tables))
-    reason = a_reason("reason", request.reason)
+    reason = a_reason("reason", request.reason or "")
     return RebuildRecord(0, tables, first, last, projects, reason, who, RebuildState.BUILDING, run_id)
 
 

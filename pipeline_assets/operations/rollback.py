@@ -300,15 +300,13 @@ def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     PublishConflictError where loads keep winning.
     """
     request, decisions = _after_its_run(runtime, request), runtime.ledger.interventions
-    before = {
-        (hold.table, hold.key): hold.reason
-        for hold in decisions.all_holds([*request.projects, ALL_PROJECTS])
-        if hold.released_at is None and hold.run_id != request.run_id
-    }
+    before: dict[tuple[str, Slice], str] = {}
     done: dict[tuple[str, Slice], SliceRestore] = {}
     held: dict[str, set[Slice]] = {}
+    conflicts = 0
     with ExitStack() as kept:
-        for attempt in range(runtime.settings.publish_attempts):
+        # A load that was about to commit during the hold may have published a slice since, so the last look finds nothing.
+        while True:
             try:
                 looks = _looks(runtime, request)
                 if done and not any(look.changing for look in looks):
@@ -316,13 +314,21 @@ def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
                 for look in looks:
                     snapshots = {one.snapshot_id for one in look.restores if one.snapshot_id is not None}
                     kept.enter_context(runtime.lakehouse.branches.keeping(look.table, snapshots, request.attempt))
+                if not held:
+                    before = {
+                        (hold.table, hold.key): hold.reason
+                        for hold in decisions.all_holds([*request.projects, ALL_PROJECTS])
+                        if hold.released_at is None and hold.run_id != request.run_id
+                    }
+                for look in looks:
                     held.setdefault(look.table.key, set()).update(restore.key for restore in look.restores)
                 decisions.hold(held, request.reason, request.run_id)
                 failpoint(Failpoint.AFTER_LOOK)
                 _publish(runtime, request, looks)
             except PublishConflictError as conflict:
                 runtime.log(f"{conflict.subject}: {conflict.reason}; looking at it again")
-                if attempt == runtime.settings.publish_attempts - 1:
+                conflicts += 1
+                if conflicts == runtime.settings.publish_attempts:
                     raise
                 continue
             except LakehouseError as refusal:
@@ -333,7 +339,6 @@ def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
                 runtime.log(f"{look.table.key}: {len(look.changing)} slices rolled back, {len(look.restores)} held")
                 fresh = {(one.table, one.key): one for one in look.restores if not (done and one.is_there)}
                 done = {**done, **fresh}
-            # A load that was about to commit during the hold may have published a slice since, so look again.
     return list(done.values())
 
 

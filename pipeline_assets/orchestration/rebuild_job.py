@@ -1,6 +1,6 @@
 """The job `rebuild`: build slices again beside main, report, swap them in, abandon them or undo the swap."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
@@ -16,14 +16,12 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rebuild_build import build
-from pipeline_assets.operations.rebuild_choose import begin, claimed
+from pipeline_assets.operations.rebuild_choose import GreenSlices, begin, claimed
 from pipeline_assets.operations.rebuild_swap import abandon, swap, undo
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.events import markdown_table, standing_events
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.operation_job import operation_job
-
-GreenSlices = Mapping[str, Mapping[Slice, RebuiltSlice]]
 
 REBUILD_JOB = "rebuild"
 REBUILD_OP = "rebuild_slices"
@@ -55,7 +53,7 @@ def rebuild_job(context: dg.OpExecutionContext, runtime: Runtime, request: Rebui
     elif action is RebuildAction.UNDO:
         rebuild, restores = undo(runtime, rebuild, who, why)
         changed = {(one.table, one.key.event_date) for one in restores}
-    elif action is RebuildAction.SWAP or request.swap:
+    elif action is RebuildAction.SWAP or (action is RebuildAction.START and request.swap):
         rebuild = swap(runtime, rebuild, who, why, now)
         green = ledger.rebuilds.slices(rebuild)
         changed = {(name, key.event_date) for name in green for key, one in green[name].items() if one.goes}

@@ -27,7 +27,7 @@ from resources.landing.place import Listed
 _STEP_BYTES = 1024**2
 _STAGED_NAME = re.compile(r"[0-9a-f]{32}")
 _LONGEST_WRITE_SECONDS = 24 * 3600
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EINVAL)
 """Errors of file systems without hard links, and of a project's folder on another file system than the staging folder."""
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -151,8 +151,8 @@ class Folder:
             try:
                 os.link(staged, name, dst_dir_fd=folder, follow_symlinks=False)
             except OSError as error:
-                # A file server may lose its answer and get the request again: then the link is there.
-                if staged.stat().st_nlink < 2:
+                # A file server may lose its answer and get the request again: then the name is the staged file's.
+                if not _is_there(staged, folder, name):
                     if isinstance(error, FileExistsError):
                         return False
                     if error.errno in _NO_LINKS:
@@ -218,6 +218,13 @@ class Folder:
             os.close(folder)
 
 
+def _is_there(staged: Path, folder: int, name: str) -> bool:
+    try:
+        return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), staged.lstat())
+    except OSError:
+        return False
+
+
 def _copied(file: IO[bytes], size: int) -> IO[bytes]:
     content = io.BytesIO() if size <= IN_MEMORY_BYTES else a_spool_on_disk()
     # Stop at the size: the version shows a file that grows.
@@ -229,7 +236,9 @@ def _copied(file: IO[bytes], size: int) -> IO[bytes]:
 
 def _listed(key: str, status: os.stat_result) -> Listed:
     uploaded_at = datetime.fromtimestamp(status.st_mtime, UTC)
-    return Listed(key, _version(status), status.st_size, uploaded_at=uploaded_at, is_link=stat.S_ISLNK(status.st_mode))
+    return Listed(
+        key, _version(status), status.st_size, uploaded_at=uploaded_at, is_link=not stat.S_ISREG(status.st_mode)
+    )
 
 
 def _version(status: os.stat_result) -> str:

@@ -418,12 +418,12 @@ class _KilledError(Exception):
 def test_rollbacks_that_died_are_completed(two_states: TwoStates) -> None:
     """Scenario: rollbacks die around their publish. Outcome: a load undoes nothing; the next rollback completes them."""
     p, right, then, _ = two_states
-    for day, point, name in (
-        (DAYS[0], Failpoint.AFTER_LOOK, ""),
-        # The day of the first rollback, which changed nothing.
-        (DAYS[0], Failpoint.AFTER_APPLY, REFINED),
-        (DAYS[1], Failpoint.IN_TRANSACTION, ""),
-        (DAYS[2], Failpoint.AFTER_PUBLISH, ""),
+    changed = datetime.now(UTC)
+    for day, to, point, name in (
+        (DAYS[0], then, Failpoint.AFTER_LOOK, ""),
+        (DAYS[1], then, Failpoint.AFTER_APPLY, REFINED),
+        (DAYS[2], then, Failpoint.IN_TRANSACTION, ""),
+        (DAYS[0], changed, Failpoint.AFTER_PUBLISH, ""),
     ):
 
         def die(at: Failpoint, table: str, death: tuple[Failpoint, str] = (point, name)) -> None:
@@ -433,19 +433,20 @@ def test_rollbacks_that_died_are_completed(two_states: TwoStates) -> None:
         failpoints.watch(die)
         try:
             with pytest.raises(_KilledError):
-                roll_back(_runtime(p), _request(then, [day]))
+                roll_back(_runtime(p), _request(to, [day]))
         finally:
             failpoints.watch()
         assert p.load(day).success
-        if point is not Failpoint.AFTER_LOOK:
-            roll_back(_runtime(p), _request(then, [day]))
+        roll_back(_runtime(p), _request(to, [day]))
 
+    assert _derived(p) != right
+    roll_back(_runtime(p), _request(then, DAYS[:1]))
     assert _derived(p) == right
     require_known(p)
-    assert len(p.ledger.publications(REFINED)) == 3 * len(DAYS)
+    assert len(p.ledger.publications(REFINED)) == 3 * len(DAYS) + 2
 
 
-@pytest.mark.parametrize("wins", [1, 9])
+@pytest.mark.parametrize("wins", [2, 9])
 def test_a_load_that_publishes_meanwhile(two_states: TwoStates, wins: int) -> None:
     """Scenario: a load publishes under a rollback. Outcome: the rollback looks again and wins, or gives up and says so."""
     p, right, then, _ = two_states
@@ -465,7 +466,7 @@ def test_a_load_that_publishes_meanwhile(two_states: TwoStates, wins: int) -> No
 
     failpoints.watch(publish_beside)
     try:
-        if wins == 1:
+        if wins == 2:
             assert roll_back(_runtime(p), _request(then))
         else:
             with pytest.raises(PublishConflictError, match="changed it since it was read"):

@@ -69,6 +69,7 @@ CASES = {
     "rebuild show 99": "rebuild 99: is not on record",
     f"rebuild show 1 --table {REFINED}": "takes the id of a rebuild and no tables or days",
     "rebuild swap": "needs the id of a rebuild",
+    "rebuild swap 1 --reason ''": "needs a reason",
     "rebuild undo 99": "rebuild 99: is not on record",
     f"rebuild abandon 1 {SPAN}": "takes the id of a rebuild and no tables or days",
     "rebuild forget 1": "forget",

@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
@@ -35,6 +36,7 @@ from pipeline_assets.domain.records import BatchRecord, Exclusion, PublicationRe
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from resources.ledger.changes import Changes
+from resources.ledger.schema import PUBLICATIONS
 from resources.ledger.store import Ledger
 
 DAY = date(2026, 2, 2)
@@ -149,6 +151,10 @@ def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, she
         as_json = shell.invoke(app, [*words, "--json"])
         assert json.loads(as_json.stdout)
         assert _is_plain(as_json.stdout), words
+    with closing(Ledger(f"sqlite:///{tmp_path}/catalog.db")) as ledger, ledger.engine.begin() as connection:
+        connection.execute(sa.update(PUBLICATIONS).values(id=1234))
+    # Rollback and replay take the number as it is printed.
+    assert "1234" in shell.invoke(app, ["history", "refined/events"]).output
     listed = "".join(shell.invoke(app, ["status", *span]).output.split())
     assert "".join(shown(text)[:40].split()) in listed
 

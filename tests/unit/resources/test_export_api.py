@@ -279,6 +279,24 @@ def test_what_comes_with_a_refusal_of_keys_is_not_read(vendor: Vendor, monkeypat
     assert isinstance(Asking(vendor)(HourRange(Hour(DAY, 9), Hour(DAY, 9))), Download)
 
 
+def test_an_answer_without_an_end_is_cut_off_at_the_vendors_limit(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_LARGEST_ANSWER", 1000)
+    vendor.fail(Answer(200, b"PK\x03\x04" + b"x" * 5000))
+    with pytest.raises(ExportContentError, match="larger than 1,000 bytes, more than the vendor exports at once"):
+        Asking(vendor)()
+
+
+def test_the_time_of_an_answer_is_that_of_its_beginning(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    answered_at = client._answered_at
+    monkeypatch.setattr(client, "_answered_at", lambda response: order.append("time") or answered_at(response))
+    vendor.fail(Answer(200, b"PK\x05\x06" + bytes(18)))
+    with Asking(vendor).api.fetch(PROJECT, HOURS, lambda _: order.append("bytes")):
+        assert order == ["time", "bytes"]
+
+
 def test_keys_go_to_no_machine_that_serves_its_own(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
     def guarded(url: str, timeout: float) -> httpx.Client:
         return guarded_client(url, timeout, lambda host, port: ["169.254.169.254"])

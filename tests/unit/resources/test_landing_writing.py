@@ -162,6 +162,21 @@ def test_an_answer_of_a_file_server_that_was_lost_is_no_failure(
     assert (_files(tmp_path), (tmp_path / KEY).read_bytes()) == ([KEY], b"first")
 
 
+def test_a_backup_that_links_what_is_being_written_makes_no_foreign_object_ours(
+    tmp_path: Path, store: LandingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store.create(KEY, io.BytesIO(b"theirs"))
+    link = os.link
+
+    def backed_up(staged: Path, *words: Any, **options: Any) -> None:
+        link(staged, tmp_path / "backup")
+        link(staged, *words, **options)
+
+    monkeypatch.setattr(os, "link", backed_up)
+    assert not store.create(KEY, io.BytesIO(b"ours"))
+    assert (tmp_path / KEY).read_bytes() == b"theirs"
+
+
 def test_a_folder_that_cannot_be_flushed_is_trusted_and_one_that_fails_is_not(
     store: LandingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
