@@ -16,11 +16,7 @@ from pipeline_assets.domain.machine import write_whole
 from tests.browser.conftest import IMAGES
 
 pytestmark = pytest.mark.slow
-SMALL = {
-    "append_or_replace": {"months": 3, "events": 40},
-    "event_time": {"events": 80},
-    "hot_key": {"rows": 24_000},
-}
+SMALL = {"append_or_replace": {"months": 3, "events": 40}, "event_time": {"events": 80}, "hot_key": {"rows": 24_000}}
 
 
 @pytest.fixture(scope="module")

@@ -463,9 +463,7 @@ NAME_CASES = [
 
 CASES = [*OBJECT_CASES, *LINE_CASES, *NAME_CASES]
 IN_A_BUCKET = _files_that_are_none(
-    "Key with `//` (in a bucket)",
-    lambda day: [f"/{_name(day)}"],
-    "Copy the object to a key without the empty segment.",
+    "Key with `//` (in a bucket)", lambda day: [f"/{_name(day)}"], "Copy the object to a key without the empty segment."
 )
 EMPTY_LANDING = Case(
     name="Project's folder missing or empty",

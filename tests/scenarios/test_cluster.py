@@ -132,10 +132,7 @@ class _Deployment:
     def armed(self) -> dict[str, str]:
         """Lets a worker wait in the middle of reading the last object."""
         point = f"{Failpoint.MID_PARSE}:10001/10001_{DAY}_10#{SHARDS}.json.gz"
-        return {
-            f"spark.executorEnv.{VARIABLE}": point,
-            f"spark.executorEnv.{SIGNAL_FILE_VARIABLE}": str(self.paused),
-        }
+        return {f"spark.executorEnv.{VARIABLE}": point, f"spark.executorEnv.{SIGNAL_FILE_VARIABLE}": str(self.paused)}
 
     def load_while(
         self, name: str, happens: Callable[[], None], python: Path | None = None, **config: str

@@ -149,11 +149,7 @@ def a_correction_that_moves_the_day_is_seen_in_both_publications(p: Story) -> St
     event = an_event(insert_id="i-1", uuid="u-1")
     old = p.deliver(DAY, [event, *events_on(DAY, 2)])
     assert (yield p.load(DAY)).success
-    moved = event | {
-        "uuid": "u-2",
-        "event_time": _at(NEXT, "00:00:01"),
-        "server_upload_time": _at(NEXT, "08:00:00"),
-    }
+    moved = event | {"uuid": "u-2", "event_time": _at(NEXT, "00:00:01"), "server_upload_time": _at(NEXT, "08:00:00")}
     new = p.deliver(NEXT, [moved], hour=8)
     p.deliver(
         far, [event | {"uuid": "u-3", "event_time": _at(far, "10:00:00"), "server_upload_time": _at(far, "10:00:01")}]

@@ -398,8 +398,7 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
 
 
 @pytest.mark.parametrize(
-    "point",
-    [f"{Failpoint.AFTER_STAGE}:{REFINED}", f"{Failpoint.AFTER_AUDIT}:{RAW}", f"{Failpoint.AFTER_APPLY}:{RAW}"],
+    "point", [f"{Failpoint.AFTER_STAGE}:{REFINED}", f"{Failpoint.AFTER_AUDIT}:{RAW}", f"{Failpoint.AFTER_APPLY}:{RAW}"]
 )
 def test_a_load_under_way_keeps_what_it_staged(
     three_hours: Pipeline, point: str, monkeypatch: pytest.MonkeyPatch

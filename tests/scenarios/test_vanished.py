@@ -176,10 +176,7 @@ def a_batch_that_is_gone_stands_refused_beside_other_days_until_a_person_accepts
     Outcome: the next day is published, the refusal fails the first load only; accepted, its rows leave raw and refined."""
     reason = "a test of the vendor, deleted on purpose"
     p.deliver(BEFORE, events_on(BEFORE, 10))
-    gone = [
-        p.deliver(DAY, events_on(DAY, 10), hour=3),
-        p.deliver(DAY, events_on(BEFORE, 3, prefix="late"), hour=4),
-    ]
+    gone = [p.deliver(DAY, events_on(DAY, 10), hour=3), p.deliver(DAY, events_on(BEFORE, 3, prefix="late"), hour=4)]
     assert (yield p.load(BEFORE, DAY)).success
     digests = p.digests()
     p.remove(*gone)

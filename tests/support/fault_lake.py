@@ -36,10 +36,7 @@ _WAREHOUSE_MEGABYTES, _SPARK_KILOBYTES = 256, 64
 _SPARE_MEGABYTES = 2
 """Free space of a nearly full warehouse disk."""
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
-_IMPATIENT = {
-    "spark.sql.catalog.lake.s3.retry.num-retries": "3",
-    "spark.sql.catalog.lake.s3.retry.min-wait-ms": "200",
-}
+_IMPATIENT = {"spark.sql.catalog.lake.s3.retry.num-retries": "3", "spark.sql.catalog.lake.s3.retry.min-wait-ms": "200"}
 """Java's S3 client would retry each request for most of a minute."""
 _TIME = re.compile(rb'("(?:timestamp-ms|last-updated-ms)"\s*:\s*)(\d+)')
 
