@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
 import re
 import shutil
 import subprocess
@@ -76,19 +75,13 @@ class Story:
 
     def shell(self, name: str, *words: str, expected: int, **changes: str) -> str:
         """Run a command, keep and return its output."""
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "tidemark"), *words],
-            env={**self.environment, **changes},
-            capture_output=True,
-            check=False,
-            timeout=240,
-        )
+        command, variables = str(Path(sys.executable).parent / "tidemark"), {**self.environment, **changes}
+        done = subprocess.run([command, *words], env=variables, capture_output=True, check=False, timeout=240)
         said = done.stdout + done.stderr
         (self.written / f"{name}.txt").write_bytes(said)
         if done.returncode != expected:
-            self.unexpected.append(
-                f"{name}: tidemark {words[0]} exited {done.returncode}, not {expected}: {said[-600:].decode()}"
-            )
+            exited = f"exited {done.returncode}, not {expected}"
+            self.unexpected.append(f"{name}: tidemark {words[0]} {exited}: {said[-600:].decode()}")
         print(f"tidemark {words[0]:10} {name:45} exit {done.returncode}", flush=True)
         return said.decode()
 
@@ -139,14 +132,10 @@ class Story:
         with deployment:
             self.heard |= heard_from_elsewhere(deployment.session)
             answer = deployment.ask(_LAUNCH % (json.dumps("{}"), GOOD, GOOD))["launchRun"]
-            print(
-                f"read-only: a launch is answered by {answer['__typename']}, {len(deployment.runs())} runs shown",
-                flush=True,
-            )
-            if answer["__typename"] != "UnauthorizedError" or len(deployment.runs()) != 2:
-                self.unexpected.append(
-                    f"a read-only webserver answered {answer}, and shows {len(deployment.runs())} runs"
-                )
+            kind, shown = answer["__typename"], len(deployment.runs())
+            print(f"read-only: a launch is answered by {kind}, {shown} runs shown", flush=True)
+            if kind != "UnauthorizedError" or shown != 2:
+                self.unexpected.append(f"a read-only webserver answered {answer}, and shows {shown} runs")
 
     def failures(self) -> None:
         wrong = "127.0.0.1:1"
@@ -158,55 +147,24 @@ class Story:
         server = catalog.rpartition("@")[2].partition("/")[0]
         loaded = ("load", "--source", "regular", "--from", str(GOOD), "--to", str(GOOD), "--verbose")
         recovered = ("recover", "--from", f"{BAD}T11", "--to", f"{BAD}T11", "--verbose")
-        self.shell("a wrong password", "status", "--verbose", expected=1, **mistyped)
-        self.shell(
-            "a wrong password of the catalog",
-            *loaded,
-            expected=1,
-            TIDEMARK_CATALOG_URL=mistyped["TIDEMARK_CATALOG_URL"],
+        looked = ("status", "--verbose")
+        golden = mistyped["TIDEMARK_GOLDEN_URL"].replace("%40x", "%40y")
+        signed = self.secrets["TIDEMARK_NOTIFY_SECRET"].value
+        failures: tuple[tuple[str, tuple[str, ...], int, dict[str, str]], ...] = (
+            ("a wrong password", looked, 1, mistyped),
+            ("a wrong password of the catalog", loaded, 1, {"TIDEMARK_CATALOG_URL": mistyped["TIDEMARK_CATALOG_URL"]}),
+            ("a database that is away", looked, 1, {"TIDEMARK_LEDGER_URL": catalog.replace(server, wrong)}),
+            ("a URL with a slash too many", looked, 2, {"TIDEMARK_CATALOG_URL": catalog.replace("//", "///")}),
+            ("an option that no server knows", looked, 1, {"TIDEMARK_LEDGER_URL": f"{catalog}?sslmode=so"}),
+            ("keys in the URL of a bucket", looked, 2, {"TIDEMARK_LANDING_URL": f"s3://AKIA:{word}@{BUCKET}"}),
+            ("a store that is away", recovered, 1, {"AWS_ENDPOINT_URL_S3": f"http://{wrong}"}),
+            ("golden totals out of reach", ("reconcile", "--verbose"), 1, {"TIDEMARK_GOLDEN_URL": golden}),
+            ("keys that the vendor refuses, repeating them", recovered, 1, {}),
+            ("a setting that is none", looked, 2, {"TIDEMARK_NOTIFY_SECRETS": signed}),
+            ("a webhook with a password", looked, 2, {"TIDEMARK_NOTIFY_URLS": f"https://u:{word}@127.0.0.1/x"}),
         )
-        self.shell(
-            "a database that is away",
-            "status",
-            "--verbose",
-            expected=1,
-            TIDEMARK_LEDGER_URL=catalog.replace(server, wrong),
-        )
-        self.shell(
-            "a URL with a slash too many",
-            "status",
-            "--verbose",
-            expected=2,
-            TIDEMARK_CATALOG_URL=catalog.replace("//", "///"),
-        )
-        self.shell(
-            "an option that no server knows",
-            "status",
-            "--verbose",
-            expected=1,
-            TIDEMARK_LEDGER_URL=f"{catalog}?sslmode=so",
-        )
-        self.shell(
-            "keys in the URL of a bucket", "status", expected=2, TIDEMARK_LANDING_URL=f"s3://AKIA:{word}@{BUCKET}"
-        )
-        self.shell("a store that is away", *recovered, expected=1, AWS_ENDPOINT_URL_S3=f"http://{wrong}")
-        self.shell(
-            "golden totals out of reach",
-            "reconcile",
-            "--verbose",
-            expected=1,
-            TIDEMARK_GOLDEN_URL=mistyped["TIDEMARK_GOLDEN_URL"].replace("%40x", "%40y"),
-        )
-        self.shell("keys that the vendor refuses, repeating them", *recovered, expected=1)
-        self.shell(
-            "a setting that is none",
-            "status",
-            expected=2,
-            TIDEMARK_NOTIFY_SECRETS=self.secrets["TIDEMARK_NOTIFY_SECRET"].value,
-        )
-        self.shell(
-            "a webhook with a password", "status", expected=2, TIDEMARK_NOTIFY_URLS=f"https://u:{word}@127.0.0.1/x"
-        )
+        for name, words, expected, changes in failures:
+            self.shell(name, *words, expected=expected, **changes)
         token = self.secrets["AWS_SESSION_TOKEN"].word
         said = f"<Message>The token {token} is malformed</Message><Token-0>{token}</Token-0>"
         body = f"<Error><Code>InvalidToken</Code>{said}</Error>"
@@ -235,9 +193,8 @@ def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
         key, secret = (secrets[f"TIDEMARK_EXPORT_{kind}_{PROJECT}"].value for kind in ("KEY", "SECRET"))
         sent = base64.b64encode(f"{key}:{secret}".encode()).decode()
         vendor.always(Answer(403, f"no such keys: {key} and {secret}, {quote(secret)}, sent as Basic {sent}".encode()))
-        bucket = boto3.resource(
-            "s3", endpoint_url=s3, aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1"
-        ).create_bucket(Bucket=BUCKET)
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+        bucket = boto3.resource("s3", endpoint_url=s3, **keys).create_bucket(Bucket=BUCKET)
         deliver(bucket)
         deployment = Deployment(folder / "deployment", date(2026, 1, 1))
         story.environment = {
@@ -295,10 +252,7 @@ def main() -> int:
         print(f"{len(set(finds))} places hold a secret")
         return 1 if finds or missed else 0
     finally:
-        if os.environ.get("KEEP"):
-            print(folder)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

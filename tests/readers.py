@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import random
 import tempfile
 import time
@@ -26,7 +27,7 @@ from tests.support.builders import PROJECT, LandingFolder
 from tests.support.random_exports import DAYS, Vendor
 from tests.support.reader import Seen, a_reader
 from tests.support.writer import MANY_LOADS
-from tests.two_writers import OF_DATABASES, Hand, databases, places, promise_named
+from tests.two_writers import OF_DATABASES, Hand, all_hands, databases, places, promise_named
 
 _DAYS = DAYS[:5]
 _TABLES = tuple(table.key for table in ASSET_TABLES)
@@ -89,11 +90,8 @@ class _Landing(LandingFolder):
         return source, day
 
     def _lines(self, sent: date) -> list[dict[str, Any]]:
-        days = [day for day in _DAYS if day <= sent]
-        return [
-            self._line(self._rng.choice(days), f"new-{self._vendor.lines}", sent)
-            for _ in range(self._rng.randrange(1, 4))
-        ]
+        days, count = [day for day in _DAYS if day <= sent], self._rng.randrange(1, 4)
+        return [self._line(self._rng.choice(days), f"new-{self._vendor.lines}", sent) for _ in range(count)]
 
     def _line(self, day: date, event: str, sent: date) -> dict[str, Any]:
         return self._vendor.line(day, event, sent) | self._amount()
@@ -118,15 +116,11 @@ def read_beside_publishes(
         name = f"lake_{catalog}_{promise.name.lower()}"
         landing = _Landing(Path(scratch), rng)
         settings = {
-            "landing_url": str(landing.landing),
-            "warehouse_url": str(Path(scratch) / "warehouse"),
-            **places(url_of, name, promise),
-            "catalog_name": name,
-            "projects": PROJECT,
-            "calendar_start": "2026-01-01",
+            "landing_url": str(landing.landing), "warehouse_url": str(Path(scratch) / "warehouse"), "catalog_name": name,
+            "projects": PROJECT, "calendar_start": "2026-01-01", **places(url_of, name, promise),
             # A correction may take a key from a final day; a large one would wait for an operator.
             "change_min_rows": 1_000_000,
-        }
+        }  # fmt: skip
         order = functools.partial(_ordered, hand, settings, rng)
         order("load")
         with a_reader(settings) as beside:
@@ -155,13 +149,8 @@ def _tables_of(source: Source) -> list[str]:
 
 
 def _ordered(hand: Hand, settings: dict[str, Any], rng: random.Random, do: str, **order: Any) -> int:
-    whole = {
-        "first": str(_DAYS[0]),
-        "last": str(_DAYS[-1]),
-        "tables": list(_TABLES),
-        "seed": rng.random(),
-        "pause": 0.0,
-    }
+    span = {"first": str(_DAYS[0]), "last": str(_DAYS[-1])}
+    whole = {**span, "tables": list(_TABLES), "seed": rng.random(), "pause": 0.0}
     hand.order(settings=settings, do=do, **{**whole, **order})
     answer = hand.answer()
     assert "error" not in answer, answer
@@ -169,20 +158,9 @@ def _ordered(hand: Hand, settings: dict[str, Any], rng: random.Random, do: str, 
 
 
 def page_of(accounts: Sequence[Account]) -> Table:
-    page = Table(title="a reader beside publishes")
-    for title in (
-        "catalog",
-        "promise",
-        "publishes",
-        "cuts",
-        "cuts that changed",
-        "refined and aggregates disagree",
-        "ledger and tables disagree",
-        "moments apart",
-        "s apart",
-        "s",
-    ):
-        page.add_column(title, justify="left" if title in ("catalog", "promise", "publishes") else "right")
+    disagree = ("refined and aggregates disagree", "ledger and tables disagree")
+    titles = ("publishes", "cuts", "cuts that changed", *disagree, "moments apart", "s apart", "s")
+    page = Table("catalog", "promise", *titles, title="a reader beside publishes")
     for one in accounts:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(one.publishes.items()))
         seen = one.seen
@@ -205,17 +183,11 @@ def main() -> int:
     console = Console(width=160)
     tell = functools.partial(console.print, highlight=False)
     accounts = []
-    hand = Hand(MANY_LOADS)
-    try:
-        for catalog in chosen.catalog:
-            for promise in chosen.promise:
-                account = read_beside_publishes(
-                    hand, catalog, promise, chosen.publishes, chosen.seed, tell, chosen.minutes
-                )
-                accounts.append(account)
-                console.print(page_of([account]))
-    finally:
-        hand.end()
+    with all_hands(1, MANY_LOADS) as (hand,):
+        for catalog, promise in itertools.product(chosen.catalog, chosen.promise):
+            bounds = (chosen.publishes, chosen.seed, tell, chosen.minutes)
+            accounts.append(read_beside_publishes(hand, catalog, promise, *bounds))
+            console.print(page_of(accounts[-1:]))
     console.print(page_of(accounts))
     return 0 if all(account.is_as_promised for account in accounts) else 1
 

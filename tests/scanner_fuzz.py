@@ -29,23 +29,9 @@ DAY = date(2030, 1, 1)
 MAX_LINE_BYTES = 1 << 20
 _TEST = "fuzz::mutated_lines_do_no_harm"
 _PIECES = [
-    b'"',
-    b"\\",
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b"\r",
-    b" ",
-    b"\x00",
-    b"\x1f",
-    b"\x7f",
-    b"\xff",
-    b"\xed\xa0\x80",
-]
-_PIECES += [b"\\u00e9", b"\\ud83d", b"\\ude00", b"null", b"true", b"-", b"0", b"9" * 19, b"1e5", b".5", b'""', b'{"a":']
+    *(bytes([code]) for code in b'"\\{}[],:\r \x00\x1f\x7f\xff'), b"\xed\xa0\x80", b"\\u00e9", b"\\ud83d", b"\\ude00",
+    b"null", b"true", b"-", b"0", b"9" * 19, b"1e5", b".5", b'""', b'{"a":',
+]  # fmt: skip
 
 
 def corpus() -> tuple[str, list[bytes]]:

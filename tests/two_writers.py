@@ -46,19 +46,12 @@ _KINDS = ("overlapping", "overlapping", "disjoint", "same source", "three at onc
 class Hand:
     def __init__(self, *options: str, **variables: str) -> None:
         """Start it with support/writer.py's options and variables; it answers once its session is up."""
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")
-        } | variables
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.writer", *options],
-            cwd=PROJECT_ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+            [sys.executable, "-m", "tests.support.writer", *options], cwd=PROJECT_ROOT, env=environment | variables,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+        )  # fmt: skip
 
     def order(self, **order: Any) -> None:
         """Send an order without waiting."""
@@ -135,16 +128,11 @@ class Meeting:
         """Source and object -> event lines, without those dated days after their arrival."""
         found = {}
         for (day, hour), lines in self.files.items():
-            source = self.source_of(hour)
-            key = next(
-                str(path.relative_to(self.landing.landing))
-                for path in (self.landing.landing / source.prefix(PROJECT)).glob(f"*{day}_{hour}#1.json.gz")
-            )
+            source, landing = self.source_of(hour), self.landing.landing
+            (path,) = (landing / source.prefix(PROJECT)).glob(f"*{day}_{hour}#1.json.gz")
             latest = str(day + timedelta(days=2))
-            rows = sum(line["event_time"] < latest for line in lines)
-            if rows:
-                found[f"{source.value} {key}"] = rows
-        return found
+            found[f"{source.value} {path.relative_to(landing)}"] = sum(line["event_time"] < latest for line in lines)
+        return {key: rows for key, rows in found.items() if rows}
 
 
 @contextmanager
@@ -204,15 +192,10 @@ def _meeting(folder: Path, url_of: Callable[[str], str], number: int, rng: rando
     landing = _Landing(folder)
     vendor = Vendor(rng)
     settings = {
-        "landing_url": str(landing.landing),
-        "warehouse_url": str(folder / "warehouse"),
+        "landing_url": str(landing.landing), "warehouse_url": str(folder / "warehouse"), "catalog_name": folder.name,
+        "projects": PROJECT, "calendar_start": "2026-01-01", "dedupe_window_days": WINDOW, "publish_attempts": 5,
         **places(url_of, f"lake{number}", account.promise),
-        "catalog_name": folder.name,
-        "projects": PROJECT,
-        "calendar_start": "2026-01-01",
-        "dedupe_window_days": WINDOW,
-        "publish_attempts": 5,
-    }
+    }  # fmt: skip
     meeting = Meeting(settings, landing, vendor, first_exports(vendor), account)
     for name in meeting.files:
         meeting.deliver(name)
@@ -229,14 +212,8 @@ def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: in
     middle = rng.randrange(1, len(DAYS) - 1)
     whole, early, late = (DAYS[0], DAYS[-1]), (DAYS[0], DAYS[middle - 1]), (DAYS[middle], DAYS[-1])
     daily, backfill = (TABLES[0], *_DERIVED), (TABLES[1], *_DERIVED)
-    orders: list[dict[str, Any]] = [
-        _load(early if kind == "disjoint" else whole, daily, rng),
-        _load(
-            late if kind == "disjoint" else (early, late, whole)[turn % 3],
-            daily if kind == "same source" else backfill,
-            rng,
-        ),
-    ]
+    first, second = (early, late) if kind == "disjoint" else (whole, (early, late, whole)[turn % 3])
+    orders = [_load(first, daily, rng), _load(second, daily if kind == "same source" else backfill, rng)]
     if kind in ("three at once", "empty tables"):
         orders.append(_load(whole, _DERIVED if kind == "three at once" else backfill, rng))
         orders = orders[: len(hands)]
@@ -252,14 +229,8 @@ def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: in
 
 
 def _load(days: tuple[date, date], tables: Sequence[str], rng: random.Random) -> dict[str, Any]:
-    return {
-        "do": "load",
-        "first": str(days[0]),
-        "last": str(days[1]),
-        "tables": list(tables),
-        "seed": rng.random(),
-        "pause": rng.random() * _LONGEST_PAUSE,
-    }
+    when = {"first": str(days[0]), "last": str(days[1]), "seed": rng.random(), "pause": rng.random() * _LONGEST_PAUSE}
+    return {"do": "load", "tables": list(tables), **when}
 
 
 def _take(account: Account, answer: dict[str, Any], order: dict[str, Any]) -> None:
@@ -274,8 +245,12 @@ def _take(account: Account, answer: dict[str, Any], order: dict[str, Any]) -> No
 def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
     """First: is a slice wrong that the ledger calls current? After one more load: is anything wrong?"""
     account, hand = meeting.account, hands[0]
-    hand.order(do="look", settings=meeting.settings)
-    before = hand.answer()
+
+    def look() -> dict[str, Any]:
+        hand.order(do="look", settings=meeting.settings)
+        return hand.answer()
+
+    before = look()
     account.stale += len(before["stale"])
     account.findings += [f"stale {one}" for one in before["stale"]]
     account.findings += [f"{one}: head known, files are not" for one in before["unknown"]]
@@ -284,8 +259,7 @@ def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
     hand.order(do="load", settings=meeting.settings, tables=list(TABLES), **calm)
     answer = hand.answer()
     assert "error" not in answer, answer
-    hand.order(do="look", settings=meeting.settings)
-    after = hand.answer()
+    after = look()
     account.lost += after["lost"]
     account.doubled += after["doubled"]
     account.findings += [f"wrong {one}" for one in after["wrong"]]
@@ -300,35 +274,13 @@ def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
 
 
 def page_of(accounts: Sequence[Account]) -> Table:
-    page = Table(title="writers at once")
-    for title in (
-        "catalog",
-        "promise",
-        "writers",
-        "rounds",
-        "how they met",
-        "conflicts",
-        "winner named",
-        "gave up",
-        "checks",
-        "lost",
-        "doubled",
-        "stale",
-        "s",
-    ):
-        page.add_column(title)
+    titles = ("conflicts", "winner named", "gave up", "checks", "lost", "doubled", "stale", "s")
+    page = Table("catalog", "promise", "writers", "rounds", "how they met", *titles, title="writers at once")
     for one in accounts:
         met = ", ".join(f"{kind} {count}" for kind, count in sorted(one.rounds.items()))
         figures = (one.conflicts, one.winners_named, one.gave_up, one.checks, one.lost, one.doubled, one.stale)
-        page.add_row(
-            one.catalog,
-            one.promise,
-            str(one.writers),
-            str(one.rounds.total()),
-            met,
-            *map(str, figures),
-            f"{one.seconds:.0f}",
-        )
+        numbers = (*map(str, figures), f"{one.seconds:.0f}")
+        page.add_row(one.catalog, one.promise, str(one.writers), str(one.rounds.total()), met, *numbers)
     return page
 
 

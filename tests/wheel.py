@@ -48,13 +48,11 @@ class Person:
     def __init__(self, folder: Path, binaries: Path, jars_url: str) -> None:
         self.folder, self.binaries = folder, binaries
         self.work, self.home = folder / "work", folder / "home"
+        self.catalog = self.work / "data" / "catalog.db"
         for made in (self.work, self.home):
             made.mkdir(parents=True)
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(("TIDEMARK_", "XDG_", "DAGSTER_"))
-        }
-        del_too = ("PYTHONPATH", "VIRTUAL_ENV", "PORT")
-        self.environment = {name: value for name, value in inherited.items() if name not in del_too}
+        ours = ("TIDEMARK_", "XDG_", "DAGSTER_", "PYTHONPATH", "VIRTUAL_ENV", "PORT")
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self.environment |= {"HOME": str(self.home), "TIDEMARK_JARS_URL": jars_url, "NO_PROXY": "127.0.0.1,localhost"}
 
     def run(self, *words: str, code: int = 0, said: str = "", **environment: str) -> str:
@@ -71,19 +69,12 @@ class Person:
             raise WheelError(f"{' '.join(words)}: expected exit {code} and {said!r}\n{told}")
         return done.stdout
 
-    @property
-    def catalog(self) -> Path:
-        return self.work / "data" / "catalog.db"
-
     def digests(self) -> Mapping[str, str]:
         """Table and slice -> published content digest."""
+        tables = ("raw/regular_events", "refined/events", "aggregates/daily_revenue", "aggregates/active_users")
         with closing(Ledger(f"sqlite:///{self.catalog}")) as ledger:
-            tables = ("raw/regular_events", "refined/events", "aggregates/daily_revenue", "aggregates/active_users")
-            return {
-                f"{table} {key}": str(record.digest)
-                for table in tables
-                for key, record in ledger.slices(table, None).items()
-            }
+            slices = {table: ledger.slices(table, None).items() for table in tables}
+            return {f"{name} {key}": str(record.digest) for name, found in slices.items() for key, record in found}
 
 
 def tell(line: str, output: str = "") -> None:
@@ -123,21 +114,29 @@ def uv(*words: str, **environment: str) -> None:
 
 
 def is_there(python: str) -> bool:
-    return (
-        subprocess.run(
-            [UV, "python", "find", "--no-python-downloads", python], capture_output=True, check=False
-        ).returncode
-        == 0
-    )
+    find = [UV, "python", "find", "--no-python-downloads", python]
+    return subprocess.run(find, capture_output=True, check=False).returncode == 0
+
+
+def installed(folder: Path, python: str, *what: str) -> Path:
+    """The folder of programs of a new environment."""
+    uv("venv", "--no-python-downloads", "--python", python, str(folder / "environment"))
+    uv("pip", "install", "--python", str(folder / "environment" / "bin" / "python"), *what)
+    return folder / "environment" / "bin"
+
+
+def begin(person: Person) -> None:
+    """An initialized folder with exports of two days."""
+    person.run("tidemark", "--version", said=f"tidemark {version('tidemark-pipeline')}")
+    person.run("tidemark", "init", ".", said="NEXT_STEPS.md")
+    person.run("python", "-m", "sample_export", "--out", "data/landing", "--days", "2", "--events-per-day", "60")
 
 
 def deploy(person: Person, *, is_set_up: bool) -> None:
     """From an empty folder to published days; jars by `setup`, or by the first load."""
-    person.run("tidemark", "--version", said=f"tidemark {version('tidemark-pipeline')}")
     person.run("tidemark", "setup", code=1, said="could not be reached", TIDEMARK_JARS_URL="http://127.0.0.1:9")
-    person.run("tidemark", "init", ".", said="NEXT_STEPS.md")
+    begin(person)
     person.run("tidemark", "init", ".", code=2, said="is there already, and nothing was written")
-    person.run("python", "-m", "sample_export", "--out", "data/landing", "--days", "2", "--events-per-day", "60")
     if is_set_up:
         person.run("tidemark", "setup", said="of classes are prepared")
     person.run("tidemark", *LOAD, said="published")
@@ -188,11 +187,8 @@ def serve(person: Person) -> None:
                 raise WheelError(f"dev did not answer:\n{log.read_text()}")
             time.sleep(1)
         assets = len(found["data"]["assetNodes"])
-        health = _asked(f"{url}/server_info")
-        tell(
-            f"$ tidemark dev --port {port}    [answers after {time.monotonic() - begun:.0f} s, {assets} assets]",
-            json.dumps(health),
-        )
+        took = f"answers after {time.monotonic() - begun:.0f} s, {assets} assets"
+        tell(f"$ tidemark dev --port {port}    [{took}]", json.dumps(_asked(f"{url}/server_info")))
         require(assets > 0, "Dagster shows the assets")
         while f"Dagster: {url}/" not in log.read_text():
             time.sleep(0.2)
@@ -252,7 +248,8 @@ def main() -> int:
             clone = Person(root / "clone", Path(sys.executable).parent, url)
             clone.environment["PYTHONPATH"] = str(PROJECT_ROOT)
             tell("== the clone")
-            deploy_clone(clone)
+            begin(clone)
+            clone.run("tidemark", *LOAD, said="published")
             for number, python in enumerate(pythons):
                 tell(f"== the wheel on Python {python}")
                 use(root / python, python, wheel, url, clone, is_first=number == 0)
@@ -272,53 +269,34 @@ def main() -> int:
 
 def begin_with_newest(folder: Path, python: str, wheel: Path, url: str) -> None:
     """The wheel alone: no lock bounds its packages."""
-    environment = folder / "environment"
-    uv("venv", "--no-python-downloads", "--python", python, str(environment))
-    uv("pip", "install", "--python", str(environment / "bin" / "python"), str(wheel))
-    person = Person(folder, environment / "bin", url)
-    person.run("tidemark", "--version", said=f"tidemark {version('tidemark-pipeline')}")
-    person.run("tidemark", "init", ".", said="NEXT_STEPS.md")
-    person.run("python", "-m", "sample_export", "--out", "data/landing", "--days", "2", "--events-per-day", "60")
+    person = Person(folder, installed(folder, python, str(wheel)), url)
+    begin(person)
     person.run("tidemark", "status", *DAYS)
-    person.run(
-        "python", "-c", "import pipeline_assets.definitions as p; print(type(p.defs()).__name__)", said="Definitions"
-    )
-
-
-def deploy_clone(clone: Person) -> None:
-    clone.run("tidemark", "init", ".")
-    clone.run("python", "-m", "sample_export", "--out", "data/landing", "--days", "2", "--events-per-day", "60")
-    clone.run("tidemark", *LOAD, said="published")
+    code = "import pipeline_assets.definitions as p; print(type(p.defs()).__name__)"
+    person.run("python", "-c", code, said="Definitions")
 
 
 def use(folder: Path, python: str, wheel: Path, url: str, clone: Person, *, is_first: bool) -> None:
     """Everything a user does with the wheel; upgrades and `uv tool install` on the first Python alone."""
-    environment = folder / "environment"
-    uv("venv", "--no-python-downloads", "--python", python, str(environment))
-    uv("pip", "install", "--python", str(environment / "bin" / "python"), "--constraint", str(LOCK), str(wheel))
-    person = Person(folder, environment / "bin", url)
-    installed = sorted(path for path in environment.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__")
+    binaries = installed(folder, python, "--constraint", str(LOCK), str(wheel))
+    person = Person(folder, binaries, url)
+
+    def files() -> list[Path]:
+        found = binaries.parent.rglob("*")
+        return sorted(path for path in found if path.suffix != ".pyc" and path.name != "__pycache__")
+
+    before = files()
     deploy(person, is_set_up=is_first)
     require(person.digests() == clone.digests() != {}, f"{len(clone.digests())} digests are those of the clone")
     if is_first:
         upgrade(person)
     serve(person)
-    now = sorted(path for path in environment.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__")
-    require(now == installed, "nothing was written beside the code")
+    require(files() == before, "nothing was written beside the code")
     require(not (person.home / ".jars").exists(), "the home holds no jars but in its cache")
     if is_first:
         tools = {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
-        uv(
-            "tool",
-            "install",
-            "--no-python-downloads",
-            "--python",
-            python,
-            "--constraints",
-            str(LOCK),
-            str(wheel),
-            **tools,
-        )
+        options = ("--no-python-downloads", "--python", python, "--constraints", str(LOCK))
+        uv("tool", "install", *options, str(wheel), **tools)
         tool = Person(folder / "tool", folder / "bin", url)
         tool.run("tidemark", "--version", said=f"tidemark {version('tidemark-pipeline')}")
         tool.run("tidemark", "init", "deployment", said="NEXT_STEPS.md")
