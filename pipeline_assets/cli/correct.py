@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pipeline_assets.cli.inspect import status_table
 from pipeline_assets.cli.run import acceptances, config_of, open_runtime, run_operation
 from pipeline_assets.cli.terminal import Parts, line, page, plainly, show, stacked, styled, terminal, write_json
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.days import Hour, parse_moment, stretches
+from pipeline_assets.domain.days import parse_moment, stretches
 from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.report import Table
@@ -165,33 +166,33 @@ def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: 
 
 def split_landing(request: SplitLanding) -> int:
     """Print what was found; move it if that is asked."""
-    search = _search(request)
-    settings = load_settings()
-    settings.require_projects((search.project_id,))
-    with terminal() as console:
-        landing = LandingStore.from_settings(settings, S3Resource())
-        found = split.find(search, landing, settings, plainly(console))
-        done = _relocated(found, search, landing, settings, console) if request.apply else []
-    errors: list[TidemarkError] = [*found.refusals, *(one.refusal for one in done if one.refusal is not None)]
-    if request.as_json:
-        write_json(_to_json(found, done, errors, is_applied=request.apply))
-    else:
-        show(page(), *_told(search, found, done, errors, is_applied=request.apply))
-    return EXIT_INCOMPLETE if errors else EXIT_OK
-
-
-def _search(request: SplitLanding) -> split.Search:
     moments = ("--uploaded-after", request.uploaded_after), ("--uploaded-before", request.uploaded_before)
     after, before = (parse_moment(name, text) if text else None for name, text in moments)
     if request.keys is not None and (after or before):
         raise UsageError("--keys", "is given beside a time of upload", "Give the list or the time")
     if after and before and before < after:
         raise UsageError("--uploaded-before", "lies before --uploaded-after", "Swap the two")
-    listed = None if request.keys is None else _listed(request.keys)
-    return split.Search(request.project, listed, after, before, *request.bounds())
+    keys, (first, last), project = _listed(request.keys), request.bounds(), request.project
+    settings = load_settings()
+    settings.require_projects((project,))
+    with terminal() as console:
+        landing = LandingStore.from_settings(settings, S3Resource())
+        say = plainly(console)
+        found = split.find(
+            project, landing, settings, say, keys=keys, after=after, before=before, first=first, last=last
+        )
+        done = _relocated(found, project, landing, settings, console) if request.apply else []
+    errors: list[TidemarkError] = [*found.refusals, *(refusal for _, refusal in done if refusal is not None)]
+    if request.as_json:
+        write_json(_to_json(found, done, errors, is_applied=request.apply))
+    else:
+        show(page(), *_told(project, found, done, errors, is_applied=request.apply))
+    return EXIT_INCOMPLETE if errors else EXIT_OK
 
 
-def _listed(keys: Path) -> tuple[str, ...]:
+def _listed(keys: Path | None) -> tuple[str, ...] | None:
+    if keys is None:
+        return None
     try:
         return split.parse_keys(keys.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -199,47 +200,38 @@ def _listed(keys: Path) -> tuple[str, ...]:
         raise UsageError(f"--keys {keys}", f"cannot be read ({error})", hint) from None
 
 
+Relocations = Sequence[tuple[split.Placed, TidemarkError | None]]
+
+
 def _relocated(
-    found: split.Selection, search: split.Search, landing: LandingStore, settings: Settings, console: Console
-) -> list[split.Relocation]:
+    found: split.Selection, project: str, landing: LandingStore, settings: Settings, console: Console
+) -> Relocations:
     if not found.recovered:
         return []
-    project, grammar = search.project_id, EXPORT_FORMAT.keys(settings.marker_pattern)
-    done = []
+    grammar, done = EXPORT_FORMAT.keys(settings.marker_pattern), []
     with own_ledger(settings) as ledger:
-
-        def is_claimed(hour: Hour) -> bool:
-            return ledger.recoveries.is_open(project, hour)
-
-        excluded = split.excluded_keys(ledger, project)
-        for one in split.relocate(found.recovered, project, landing, grammar, excluded, is_claimed):
-            done.append(one)
-            if one.refusal is None:
-                placed = one.recovered.placed
+        every = ledger.interventions.all_exclusions([project])
+        excluded = {one.object_key for one in every if one.lifted_at is None}
+        is_claimed = partial(ledger.recoveries.is_open, project)
+        for placed, refusal in split.relocate(found.recovered, project, landing, grammar, excluded, is_claimed):
+            done.append((placed, refusal))
+            if refusal is None:
                 told = f"{placed.upload.key} is {placed.target_key} now"
                 plainly(console)(f"{len(done)} of {len(found.recovered)}: {told}")
     return done
 
 
 def _told(
-    search: split.Search,
-    found: split.Selection,
-    done: Sequence[split.Relocation],
-    errors: Sequence[TidemarkError],
-    *,
-    is_applied: bool,
+    project: str, found: split.Selection, done: Relocations, errors: Sequence[TidemarkError], *, is_applied: bool
 ) -> Parts:
-    refused = {one.recovered.placed.upload.key for one in done if one.refusal is not None}
+    refused = {placed.upload.key for placed, refusal in done if refusal is not None}
     rows = []
     for one in found.recovered:
-        upload = one.placed.upload
+        upload = one.upload
         state = styled("refused", "bold red") if upload.key in refused else styled("moved", "green")
-        rows.append(
-            (
-                *(upload.key, size_text(upload.size_bytes), f"{upload.uploaded_at:%Y-%m-%d %H:%M}"),
-                *(stacked(*one.evidence), one.placed.target_key, state if is_applied else styled("to move", "dim")),
-            )
-        )
+        when = f"{upload.uploaded_at:%Y-%m-%d %H:%M}", stacked(*one.evidence)
+        what = one.target_key, state if is_applied else styled("to move", "dim")
+        rows.append((upload.key, size_text(upload.size_bytes), *when, *what))
     yield Table(("object", "size", "uploaded", "evidence", "becomes", ""), rows)
     yield from found.notes
     for error in errors:
@@ -247,29 +239,29 @@ def _told(
         yield f"  fix: {error.hint}"
     count = len(found.recovered)
     if not count:
-        yield f"nothing was recovered among the regular objects of {search.project_id}, as far as this search tells"
+        yield f"nothing was recovered among the regular objects of {project}, as far as this search tells"
     elif not is_applied:
-        total = size_text(sum(one.placed.upload.size_bytes for one in found.recovered))
+        total = size_text(sum(one.upload.size_bytes for one in found.recovered))
         yield f"{count:,} objects ({total}) can be moved: add --apply"
     else:
-        moved = [one.recovered.placed.arrival_date for one in done if one.refusal is None]
+        moved = [placed.arrival_date for placed, refusal in done if refusal is None]
         yield f"{len(moved):,} of {count:,} objects were moved"
         for source in ("backfill", "regular") if moved else ():
             yield f"  next: tidemark load --source {source} --from {moved[0]} --to {moved[-1]}; or the sensor does it"
 
 
 def _to_json(
-    found: split.Selection, done: Sequence[split.Relocation], errors: Sequence[TidemarkError], *, is_applied: bool
+    found: split.Selection, done: Relocations, errors: Sequence[TidemarkError], *, is_applied: bool
 ) -> dict[str, Any]:
-    moved = {one.recovered.placed.upload.key for one in done if one.refusal is None}
+    moved = {placed.upload.key for placed, refusal in done if refusal is None}
     objects = [
         {
-            "key": one.placed.upload.key,
-            "target": one.placed.target_key,
-            "size_bytes": one.placed.upload.size_bytes,
-            "uploaded_at": one.placed.upload.uploaded_at.isoformat(),
+            "key": one.upload.key,
+            "target": one.target_key,
+            "size_bytes": one.upload.size_bytes,
+            "uploaded_at": one.upload.uploaded_at.isoformat(),
             "evidence": list(one.evidence),
-            "is_moved": one.placed.upload.key in moved,
+            "is_moved": one.upload.key in moved,
         }
         for one in found.recovered
     ]

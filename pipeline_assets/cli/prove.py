@@ -144,7 +144,7 @@ def replay(request: Replay) -> int:
     chosen = replays.choose(records, table.key, day, projects, *which)
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
         done = [replays.replay(runtime, table, one, basis, request.samples) for one in chosen]
-    lacking = sorted(set(projects) - {one.publication.key.project_id for one in chosen})
+    lacking = sorted(set(projects) - {one.key.project_id for one in chosen})
     if request.as_json:
         write_json([replay_result.replay_json(one) for one in done])
     else:

@@ -140,22 +140,23 @@ def _prefixes(at: _At) -> Answer:
         list[str](),
     )
     for project in at.projects:
-        listing = read_prefix(landing.list_folder(Source.REGULAR.prefix(project)), project, grammar, since)
-        selection = by_evidence(listing, {}, settings)
-        wrong = sorted({placed.upload.key for placed in listing.misnamed})
-        misnamed += [(project, key) for key in wrong]
-        late += [(project, one.placed.upload.key) for one in selection.recovered if one.placed.upload.key not in wrong]
-        objects += len(listing.deliveries) + len(listing.misnamed)
+        listed, unrecognized = read_prefix(landing.list_folder(Source.REGULAR.prefix(project)), project, grammar, since)
+        misnamed += [(project, one.upload.key) for one in listed if one.is_named_backfill]
+        found = by_evidence(listed, {}, settings)
+        late += [(project, one.upload.key) for one in found.recovered if not one.is_named_backfill]
+        objects += sum(one.is_named_backfill or not one.is_marker for one in listed)
         named = [
             grammar.parse(Source.BACKFILL, project, one.key, one.etag, one.size_bytes)
             for one in landing.list_folder(Source.BACKFILL.prefix(project))
             if not one.oddity
         ]
-        odd = [one for one in (*named, *listing.unrecognized.values()) if isinstance(one, UnrecognizedObject)]
-        hours = unplaced_hours(odd, {*listing.by_key, *(one.key for one in named if isinstance(one, Delivery))})
+        odd = [one for one in (*named, *unrecognized.values()) if isinstance(one, UnrecognizedObject)]
+        hours = unplaced_hours(
+            odd, {one.key for one in named if isinstance(one, Delivery)} | {one.upload.key for one in listed}
+        )
         keys = sorted(key for batch, keys in hours.items() if batch.arrival_date >= since for key in keys)
         unplaced += [(project, key) for key in keys]
-        notes += [f"{project}: {note}" for note in selection.notes[:1]]
+        notes += [f"{project}: {note}" for note in found.notes[:1]]
     return rules.separate_prefixes(Prefixes(objects, misnamed, late, unplaced, notes), since)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, date, datetime
+from functools import reduce
 
 import pyspark.sql.functions as F
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import DataFrame, Row
 
 from pipeline_assets.domain.changes import KeyChange
@@ -15,25 +18,11 @@ from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import Head, InputDay, PublicationRecord, differing, with_recorded
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, ROW_HASH_VERSION, Digest, Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, ROW_HASH_VERSION, Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.diff import State, samples_of, state_of
-from pipeline_assets.inspection.replay_inputs import (
-    Placed,
-    Present,
-    find_inputs,
-    find_slice,
-    input_days,
-    items_of_today,
-    kept_of,
-    measured_slice,
-    placed,
-    present_inputs,
-    reading,
-    slice_of,
-    without_items,
-)
 from pipeline_assets.inspection.replay_result import (
+    InputSlice,
     Keys,
     Obstacle,
     Origin,
@@ -50,20 +39,431 @@ from pipeline_assets.inspection.replay_result import (
 from pipeline_assets.load.build.builder import Inputs, kept
 from pipeline_assets.load.build.rebuild import builder_of
 from pipeline_assets.load.build.refined import PLACE, losers_among, losing, with_source
+from pipeline_assets.load.file_tasks import Place, places_at
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.as_of import items_of_days
+from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS, RESTORABLE, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table, is_dimension
-from pipeline_assets.transforms.digests import (
-    HASH_A,
-    HASH_B,
-    MEANING_HASH,
-    with_row_hashes,
-)
+from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH, slice_digests, with_row_hashes
 from pipeline_assets.transforms.event_hashes import KEY
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, key_changes, with_event_keys
-from resources.iceberg.errors import lakehouse_failures
+from resources.iceberg.errors import first_line, lakehouse_failures
 from resources.iceberg.metadata import slices_condition
+
+SNAPSHOTS = frozenset(dimension.snapshot.key for dimension in DIMENSIONS)
+
+
+def derived_table(name: str) -> Table:
+    """The derived table with this key; raises UsageError for any other table."""
+    if name in SOURCE_OF_TABLE or name in SNAPSHOTS:
+        reason = "holds what was delivered, so there is nothing to compute again"
+        hint = "Compare it with landing" + (": tidemark verify --from DAY --to DAY" if name in SOURCE_OF_TABLE else "")
+        raise UsageError(name, reason, hint)
+    known = {table.key: table for table in RESTORABLE}
+    if name not in known:
+        raise UsageError(name, "is not a derived table", f"There are {', '.join(known)}")
+    return known[name]
+
+
+def choose(
+    records: Iterable[PublicationRecord],
+    table: str,
+    day: date,
+    projects: Sequence[str],
+    number: int | None = None,
+    run: str | None = None,
+) -> list[PublicationRecord]:
+    """Each project's last of `records` (oldest first) for a day, or the one of this number or run; raises UsageError."""
+    chosen: dict[str, PublicationRecord] = {}
+    for record in records:
+        is_meant = number in (None, record.number) and (run is None or (record.run_id or "").startswith(run))
+        if is_meant and record.key.event_date == day and record.key.project_id in projects:
+            chosen[record.key.project_id] = record
+    if not chosen:
+        which = f"publication {number}" if number is not None else "a publication" + (f" by run {run}" if run else "")
+        reason = f"{which} of project {', '.join(projects)} is not on record"
+        raise UsageError(f"{table} {day}", reason, f"`tidemark history {table} {day}` lists them")
+    return [record for _, record in sorted(chosen.items())]
+
+
+Placed = Mapping[InputDay, int | None]
+"""Upstream day -> the snapshot to read its rows from; None for an empty day."""
+Items = tuple[tuple[InputDay, ...], str]
+"""The items that a load would join with a day's events, none where no snapshot applies; and why it would not build the day."""
+_DELIVER = "Have the snapshot of the day delivered; or replay it from its own items: --as-published"
+_SET_BACK = "Replay it with the settings of then in the environment; or from its own items: --as-published"
+_OUT_OF_MEMORY = "OutOfMemoryError"
+
+
+def places(
+    published: Sequence[PublicationRecord], digest: Digest, pin: int | None, head: int, kept: Collection[int]
+) -> tuple[int, ...]:
+    """Kept snapshots with this digest: the pin, those that published it, the parents of those that replaced it, the head."""
+    found = [pin]
+    for record, parent in zip(published, [*(one.parent_id for one in published[1:]), head], strict=True):
+        found += [record.snapshot_id, parent] if record.digest_after == digest else []
+    return tuple(dict.fromkeys(place for place in found if place is not None and place in kept))
+
+
+def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
+    """The choice for a slice of a table joined with a dimension, from the ledger."""
+    assert table.dimension is not None
+    items = items_of_days(facts, table.dimension, now)
+    days = tuple(items.inputs(key.event_date))
+    events = (facts.records[name].get(key) for name in table.upstream if not is_dimension(name))
+    if not any(record is not None and record.digest != EMPTY for record in events):
+        return days, ""
+    wait = items.wait_of(key.event_date)
+    if wait is None and not days:
+        lacks = f"{table.dimension.snapshot.key} holds no snapshot of"
+        if table.dimension.intervals_are_delivered(facts.settings):
+            lacks = f"{table.dimension.validity.key} does not tell of"
+        return (), f"{lacks} {key.event_date} or of a day before it"
+    return days, wait.reason if wait is not None else ""
+
+
+def without_items(
+    table: Table, origin: Origin | Obstacle, today: Settings, reason: str, choose: Callable[[Settings], Items]
+) -> list[Obstacle]:
+    """Why current inputs give no build, changed settings first; `choose`: the choice that other settings would make now."""
+    causes = [Obstacle(reason, _DELIVER)]
+    if isinstance(origin, Origin) and choose(origin.settings)[0]:
+        sides = ({name: getattr(side, name) for name in table.kind.chosen_by} for side in (origin.settings, today))
+        for name, (then, now) in reversed(differing(*sides).items()):
+            causes.insert(0, Obstacle(f"setting {name}: {then} -> {now}", _SET_BACK))
+    return causes
+
+
+def replay(
+    runtime: Runtime, table: Table, publication: PublicationRecord, basis: ReplayBasis, samples: int = 0
+) -> Replay:
+    """Recompute one publication, without writes; raises only where catalog, ledger or engine cannot be reached."""
+    key = publication.key
+    of_key = table.key, [key.project_id], [key.event_date]
+    is_standing = runtime.ledger.publications(*of_key)[-1].number == publication.number
+    confirmed = runtime.ledger.slices(*of_key).get(key) if is_standing else None
+    origin = origin_of(table, publication, confirmed, runtime.settings)
+    code = publication.code_version, table.code_version(runtime.settings)
+    notes = origin.notes if isinstance(origin, Origin) else ()
+    none = Replay(publication, basis, ReplayResult.IMPOSSIBLE, is_standing, code, notes=notes)
+    try:
+        with lakehouse_failures(table.key), ExitStack() as stack:
+            work = _Replay(runtime, table, none, origin, samples, stack)
+            return work.as_published() if basis is ReplayBasis.AS_PUBLISHED else work.current()
+    except LakehouseError as error:
+        return _because(none, [Obstacle(error.reason, error.hint)])
+
+
+def _because(done: Replay, causes: Sequence[Obstacle]) -> Replay:
+    return replace(done, causes=tuple(cause.reason for cause in causes), hint=causes[0].hint if causes else "")
+
+
+def _slice_of(day: InputDay, key: Slice) -> Slice:
+    """The slice of an upstream day, for a slice built from it."""
+    return Slice(day.day, ALL_PROJECTS if is_dimension(day.table) else key.project_id)
+
+
+@dataclass(frozen=True)
+class _Replay:
+    runtime: Runtime
+    table: Table
+    none: Replay
+    origin: Origin | Obstacle
+    samples: int
+    stack: ExitStack
+
+    @property
+    def key(self) -> Slice:
+        return self.none.publication.key
+
+    @property
+    def recorded(self) -> Digest:
+        return self.none.publication.digest_after
+
+    def as_published(self) -> Replay:
+        if isinstance(self.origin, Obstacle):
+            return _because(self.none, [self.origin])
+        inputs = self._inputs(self.origin)
+        done = replace(self.none, inputs=tuple(inputs))
+        if missing := gone(inputs):
+            return _because(done, missing)
+        state = self._state(self.origin.settings, {one.day: one.read_from for one in inputs})
+        today = self._published_today()
+        causes = as_published_causes(self.origin, inputs, self.recorded, state.digest, today)
+        result = ReplayResult.DIFFERS if causes else ReplayResult.EQUAL
+        done = replace(done, replayed=state.digest, settings=self._settings(self.origin), result=result)
+        if not causes:
+            return done
+        return self._compared(_because(done, causes), self._kept(state), self._published(today))
+
+    def current(self) -> Replay:
+        origin, done, settings = self.origin, self.none, self.runtime.settings
+        if isinstance(origin, Obstacle) and self.recorded.version != ROW_HASH_VERSION:
+            return _because(done, [origin])
+        where, digests, (items, reason) = self._present()
+        if isinstance(origin, Origin):
+            differing_inputs = tuple(self._differing(origin, digests))
+            done = replace(done, differing=differing_inputs, settings=self._settings(origin))
+        if reason and not items:
+            return _because(done, without_items(self.table, origin, settings, reason, self._items))
+        state = self._state(settings, where)
+        today = self._published_today()
+        wrong = list(of_published(self.recorded, today))
+        is_equal = state.digest == self.recorded and not wrong
+        result = ReplayResult.EQUAL if is_equal else ReplayResult.DIFFERS
+        done = _because(replace(done, replayed=state.digest, result=result), wrong)
+        if reason:
+            done = replace(done, notes=(*done.notes, f"a load would wait now: {reason}"))
+        if is_equal:
+            return done
+        published = self._published(today)
+        done = self._compared(done, self._kept(state), published)
+        return self._with_shares(done, where, state, published)
+
+    def _inputs(self, origin: Origin) -> list[InputSlice]:
+        """Each input of the publication, with the snapshot that still holds its rows, verified by digest."""
+        days = {*self._input_days(origin.settings), *origin.state.upstream}
+        return [
+            self._find(table_by_key(name), _slice_of(day, self.key), origin.digest(day), origin.pins.get(name), day)
+            for name in self.table.upstream
+            for day in sorted(days)
+            if day.table == name
+        ]
+
+    def _input_days(self, settings: Settings) -> list[InputDay]:
+        """The upstream days that the slice is built from, as far as the kind of table decides them without records."""
+        return [
+            InputDay(name, one.event_date)
+            for name in self.table.upstream
+            for one in self.table.kind.input_slices(name, self.key, settings)
+        ]
+
+    def _find(self, table: Table, key: Slice, digest: Digest, pin: int | None, day: InputDay) -> InputSlice:
+        """The slice with this digest in a kept snapshot; where none has it, the content of the first readable candidate."""
+        if digest == EMPTY:
+            return InputSlice(day, digest, pin, None, EMPTY)
+        lakehouse = self.runtime.lakehouse
+        published = self.runtime.ledger.publications(table.key, [key.project_id], [key.event_date])
+        others: list[InputSlice] = []
+        reasons: list[str] = []
+        read: set[frozenset[str]] = set()
+        for snapshot_id in places(published, digest, pin, lakehouse.head(table), lakehouse.snapshot_ids(table)):
+            files = lakehouse.slice_files(table, snapshot_id, [key]).get(key)
+            paths = files.paths if files is not None else frozenset()
+            if paths in read:
+                continue
+            read.add(paths)
+            measured = self._measured(table, key, snapshot_id)
+            if measured == digest:
+                return InputSlice(day, digest, pin, snapshot_id, digest)
+            if isinstance(measured, str):
+                reasons.append(measured)
+            else:
+                others.append(InputSlice(day, digest, pin, snapshot_id, measured))
+        if others:
+            return others[0]
+        where = "no snapshot that is kept is known to have these rows"
+        gone = f"snapshot {pin} has expired, and {where}" if pin is not None else where
+        return InputSlice(day, digest, pin, reason=reasons[0] if reasons else gone, is_lost=bool(reasons))
+
+    def _measured(self, table: Table, key: Slice, snapshot_id: int) -> Digest | str:
+        """The digest of a slice, computed from its columns instead of stored hashes; or why its files cannot be read."""
+        try:
+            with lakehouse_failures(table.key):
+                rows = self.runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, [key]))
+                return slice_digests(_declared(rows, table), table.content_columns, table.day_column).get(key, EMPTY)
+        except LakehouseError as error:
+            return error.reason
+        except (Py4JJavaError, PySparkException) as error:
+            if _OUT_OF_MEMORY in str(error):
+                raise
+            return f"its files cannot be read: {first_line(error)}"
+
+    def _present(self) -> tuple[Placed, dict[InputDay, Digest], Items]:
+        """The current inputs with their digests, and the items; raises LakehouseError where a file cannot be read."""
+        where: dict[InputDay, int | None] = {}
+        digests: dict[InputDay, Digest] = {}
+        items = self._items(self.runtime.settings)
+        today = [*self._input_days(self.runtime.settings), *items[0]]
+        for name in self.table.upstream:
+            upstream = table_by_key(name)
+            head = self.runtime.lakehouse.head(upstream)
+            days = {_slice_of(day, self.key): day for day in today if day.table == name}
+            held = self.runtime.lakehouse.slice_files(upstream, head, days)
+            for key, day in days.items():
+                measured = self._measured(upstream, key, head) if key in held else EMPTY
+                if isinstance(measured, str):
+                    hint = "Restore the files, or load the day that they belong to again: docs/operations.md"
+                    raise LakehouseError(self.table.key, f"{name} {day.day}: {measured}", hint)
+                digests[day], where[day] = measured, head if key in held else None
+        return where, digests, items
+
+    def _items(self, settings: Settings) -> Items:
+        """The items that a load with these settings would join with the day's events now."""
+        if self.table.dimension is None:
+            return (), ""
+        now, ledger = datetime.now(UTC), self.runtime.ledger
+        facts = Facts.read(ledger, settings, {self.key}, (), now).reading(ledger, [self.table])
+        return items_of(facts, self.table, self.key, now)
+
+    def _reading(self, where: Placed) -> Inputs:
+        """The inputs for `Builder.rows_from`: of an upstream table, each day from its snapshot."""
+        lakehouse = self.runtime.lakehouse
+
+        def places_of(name: str) -> list[Place]:
+            at = ((_slice_of(day, self.key), place) for day, place in where.items() if day.table == name)
+            return places_at(table_by_key(name), ((key, place) for key, place in at if place is not None))
+
+        def rows(name: str) -> DataFrame:
+            upstream = table_by_key(name)
+            frames = [
+                _declared(lakehouse.read(upstream, place.snapshot_id), upstream).where(
+                    slices_condition(upstream, place.slices)
+                )
+                for place in places_of(name)
+            ]
+            none = _declared(lakehouse.read(upstream, lakehouse.head(upstream)), upstream).limit(0)
+            return reduce(DataFrame.unionByName, frames) if frames else none
+
+        assert all(day.table in self.table.upstream for day in where)
+        return Inputs(self.runtime, rows, places_of)
+
+    def _state(self, settings: Settings, where: Placed) -> State:
+        rows = builder_of(self.table).rows_from(settings, self.key, self._reading(where))
+        return state_of(self.table, self.key, rows)
+
+    def _kept(self, state: State) -> State:
+        self.stack.enter_context(kept(state.rows))
+        return state
+
+    def _published_today(self) -> PublishedToday | None:
+        """The table's current content of the slice; None if the publication is not the slice's last, also after measuring it."""
+        if not self.none.is_standing:
+            return None
+        head, key = self.runtime.lakehouse.head(self.table), self.key
+        is_settled = self.runtime.ledger.head(self.table.key) == Head(head)
+        rows = self._measured(self.table, key, head)
+        last = self.runtime.ledger.publications(self.table.key, [key.project_id], [key.event_date])[-1]
+        return PublishedToday(rows, is_settled) if last.number == self.none.publication.number else None
+
+    def _published(self, today: PublishedToday | None) -> State | None:
+        """The published rows, for a last publication as the table holds them now; None where they are no longer kept."""
+        place: int | None = self.runtime.lakehouse.head(self.table)
+        if today is None or isinstance(today.rows, str):
+            day, pin = InputDay(self.table.key, self.key.event_date), self.none.publication.snapshot_id
+            found = self._find(self.table, self.key, self.recorded, pin, day)
+            if not found.is_as_recorded:
+                return None
+            place = found.read_from
+        slices = [self.key] if place is not None else []
+        rows = self.runtime.lakehouse.read(self.table, place or self.runtime.lakehouse.head(self.table))
+        return self._kept(state_of(self.table, self.key, rows.where(slices_condition(self.table, slices))))
+
+    def _compared(self, done: Replay, state: State, published: State | None) -> Replay:
+        known = self.none.publication.figures or {} if published is None else published.figures
+        figures = {name: (known[name], now) for name, now in state.figures.items() if name in known}
+        if published is None:
+            return replace(done, figures=figures)
+        with kept(changes_between(self.table, published, state)) as changes:
+            shown = samples_of(self.table, published.rows, state.rows, changes, KeyChange(), self.samples)
+            samples = tuple(shown) if self.samples else ()
+            return replace(done, figures=figures, keys=count_keys(changes), samples=samples)
+
+    def _settings(self, origin: Origin) -> dict[str, tuple[object, object]]:
+        return differing(*(self.table.recorded_settings(one) for one in (origin.settings, self.runtime.settings)))
+
+    def _differing(self, origin: Origin, present: Mapping[InputDay, Digest]) -> Iterator[str]:
+        for day in sorted({*self._input_days(origin.settings), *origin.state.upstream, *present}):
+            then, now = origin.digest(day), present.get(day)
+            if now is None and then == EMPTY:
+                continue
+            if now is None:
+                yield f"{day.table} {day.day}: {then.rows:,} rows then, not read with today's settings"
+            elif then != now:
+                near = "" if day.day == self.key.event_date else " (a day near it)"
+                rows = f"{then.rows:,} rows then, {now.rows:,} today"
+                rows = rows if then.rows != now.rows else f"{now.rows:,} rows, not the same ones"
+                records = self.runtime.ledger.publications(day.table, [_slice_of(day, self.key).project_id], [day.day])
+                known = max((place for place, one in enumerate(records, 1) if one.digest_after == then), default=0)
+                since = [f"publication {one.number} ({one.cause.text})" for one in records[known:]]
+                yield f"{day.table} {day.day}{near}: {rows}{f', by {few(since)}' if since else ''}"
+
+    def _with_shares(self, done: Replay, now: Placed, today: State, published: State | None) -> Replay:
+        origin = self.origin
+        found = self._inputs(origin) if isinstance(origin, Origin) else []
+        untold = [origin] if isinstance(origin, Obstacle) else gone(found)
+        if published is None:
+            untold.append(Obstacle("the rows that it published are no longer kept", ""))
+        done = replace(done, inputs=tuple(found))
+        if untold or isinstance(origin, Obstacle) or published is None:
+            note = f"what each input makes of the difference cannot be told: {untold[0].reason}"
+            return replace(done, notes=(*done.notes, note))
+        are_as_recorded = all(one.is_as_recorded for one in found) and published.digest == self.recorded
+        cause = "code" if are_as_recorded else "files changed in their place"
+        then = {one.day: one.read_from for one in found}
+        return replace(done, shares=tuple(self._shares(origin, then, published, cause, now, today)))
+
+    def _shares(
+        self, origin: Origin, then: Placed, published: State, untold: str, now: Placed, today: State
+    ) -> Iterator[Share]:
+        """Shares of the difference from `today`: code, then each setting, then the inputs; each step switches one more part.
+
+        `untold`: the cause to name where the publication's own inputs give other rows than were published.
+        """
+        table, settings = self.table, origin.settings
+        before, after = published, self._kept(self._state(settings, then))
+        if after.digest != before.digest:
+            yield self._share(untold, before, after)
+        for name, (old, new) in self._settings(origin).items():
+            before, settings = after, with_recorded(settings, {name: new})
+            after = self._kept(self._state(settings, self._widened(settings, origin, then)))
+            yield self._share(f"setting {name}: {old} -> {new}", before, after)
+        if after.digest == today.digest:
+            return
+        where = self._widened(settings, origin, then)
+        if all(name in SOURCE_OF_TABLE for name in table.upstream):
+            changes = self.stack.enter_context(kept(changes_between(table, after, today)))
+            yield from _batches(self.key, settings, changes, self._reading(where), self._reading(now))
+            return
+        for number, name in enumerate(table.upstream, 1):
+            before = after
+            others = {day: place for day, place in where.items() if day.table != name}
+            where = others | {day: place for day, place in now.items() if day.table == name}
+            after = today if number == len(table.upstream) else self._kept(self._state(settings, where))
+            if after.digest != before.digest:
+                yield self._share(f"{name}: other rows", before, after)
+
+    def _widened(self, settings: Settings, origin: Origin, then: Placed) -> Placed:
+        """The original inputs for the days that these settings read; other days come from the pinned snapshot."""
+        where = {day: place for day, place in then.items() if is_dimension(day.table)}
+        for day in self._input_days(settings):
+            upstream, pin = table_by_key(day.table), origin.pins.get(day.table)
+            if day in then:
+                where[day] = then[day]
+            elif pin is not None and pin in self.runtime.lakehouse.snapshot_ids(upstream):
+                where[day] = pin
+            else:
+                where[day] = self.runtime.lakehouse.head(upstream)
+        return where
+
+    def _share(self, cause: str, before: State, after: State) -> Share:
+        if before.digest == after.digest:
+            return Share(cause, Keys(kept=after.digest.rows))
+        moved = {name: after.figures[name] - value for name, value in before.figures.items()}
+        changed = {name: by for name, by in moved.items() if by}
+        return Share(cause, count_keys(changes_between(self.table, before, after)), changed)
+
+
+def _declared(rows: DataFrame, table: Table) -> DataFrame:
+    there = set(rows.columns)
+    return rows.select(
+        *[
+            F.col(column.name) if column.name in there else F.lit(None).cast(column.type).alias(column.name)
+            for column in table.columns
+        ]
+    )
 
 
 def changes_between(table: Table, before: State, after: State) -> DataFrame:
@@ -85,78 +485,6 @@ def count_keys(changes: DataFrame) -> Keys:
 
 _NAME = ("_name_a", "_name_b")
 _BATCH = ("_source", "event_date", "_arrival_date")
-
-
-@dataclass(frozen=True)
-class Then:
-    """A publication with the inputs from which it can be recomputed."""
-
-    origin: Origin
-    where: Placed
-    published: State
-    untold: str
-    """The cause to name where the publication's own inputs give other rows than were published."""
-
-
-def shares_of(
-    runtime: Runtime, table: Table, key: Slice, then: Then, present: Present, today: State
-) -> Iterator[Share]:
-    """Shares of the difference from `today`: code, then each setting, then the inputs; each step switches one more part."""
-    settings, builder = then.origin.settings, builder_of(table)
-    with ExitStack() as stack:
-
-        def state(of_settings: Settings, where: Placed) -> State:
-            rows = builder.rows_from(of_settings, key, reading(runtime, table, key, where))
-            found = state_of(table, key, rows)
-            stack.enter_context(kept(found.rows))
-            return found
-
-        before = then.published
-        after = state(settings, then.where)
-        if after.digest != before.digest:
-            yield _share(table, then.untold, before, after)
-        own = table.recorded_settings(settings)
-        for name, (old, new) in differing(own, table.recorded_settings(runtime.settings)).items():
-            before, settings = after, with_recorded(settings, {name: new})
-            after = state(settings, _widened(runtime, table, key, settings, then))
-            yield _share(table, f"setting {name}: {old} -> {new}", before, after)
-        if after.digest == today.digest:
-            return
-        where = _widened(runtime, table, key, settings, then)
-        if all(name in SOURCE_OF_TABLE for name in table.upstream):
-            changes = stack.enter_context(kept(changes_between(table, after, today)))
-            sides = (reading(runtime, table, key, side) for side in (where, present.where))
-            yield from _batches(key, settings, changes, *sides)
-            return
-        for number, name in enumerate(table.upstream, 1):
-            before = after
-            others = {day: place for day, place in where.items() if day.table != name}
-            where = others | {day: place for day, place in present.where.items() if day.table == name}
-            after = today if number == len(table.upstream) else state(settings, where)
-            if after.digest != before.digest:
-                yield _share(table, f"{name}: other rows", before, after)
-
-
-def _widened(runtime: Runtime, table: Table, key: Slice, settings: Settings, then: Then) -> dict[InputDay, int | None]:
-    """The original inputs for the days that these settings read; other days come from the pinned snapshot."""
-    where: dict[InputDay, int | None] = {day: place for day, place in then.where.items() if is_dimension(day.table)}
-    for day in input_days(table, key, settings):
-        if day in then.where:
-            where[day] = then.where[day]
-            continue
-        upstream = table_by_key(day.table)
-        pin = then.origin.pins.get(day.table)
-        is_kept = pin is not None and pin in runtime.lakehouse.snapshot_ids(upstream)
-        where[day] = pin if is_kept else runtime.lakehouse.head(upstream)
-    return where
-
-
-def _share(table: Table, cause: str, before: State, after: State) -> Share:
-    if before.digest == after.digest:
-        return Share(cause, Keys(kept=after.digest.rows))
-    moved = {name: after.figures[name] - value for name, value in before.figures.items()}
-    changed = {name: by for name, by in moved.items() if by}
-    return Share(cause, count_keys(changes_between(table, before, after)), changed)
 
 
 def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, now: Inputs) -> Iterator[Share]:
@@ -216,242 +544,3 @@ def _decided(moved: DataFrame, inputs: Inputs, settings: Settings, *, is_came: b
     return named.join(lost, list(PLACE), "left").select(
         *PLACE, "_arrival_date", *_NAME, decides.alias("_decides"), F.lit(is_came).alias("_is_came")
     )
-
-
-SNAPSHOTS = frozenset(dimension.snapshot.key for dimension in DIMENSIONS)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A publication to replay."""
-
-    publication: PublicationRecord
-    is_standing: bool
-
-
-def derived_table(name: str) -> Table:
-    """The derived table with this key; raises UsageError for any other table."""
-    if name in SOURCE_OF_TABLE or name in SNAPSHOTS:
-        reason = "holds what was delivered, so there is nothing to compute again"
-        hint = "Compare it with landing" + (": tidemark verify --from DAY --to DAY" if name in SOURCE_OF_TABLE else "")
-        raise UsageError(name, reason, hint)
-    known = {table.key: table for table in RESTORABLE}
-    if name not in known:
-        raise UsageError(name, "is not a derived table", f"There are {', '.join(known)}")
-    return known[name]
-
-
-def choose(
-    records: Iterable[PublicationRecord],
-    table: str,
-    day: date,
-    projects: Sequence[str],
-    number: int | None = None,
-    run: str | None = None,
-) -> list[Chosen]:
-    """Each project's last of `records` (oldest first) for a day, or the one of this number or run; raises UsageError."""
-    by_project: dict[str, list[PublicationRecord]] = {}
-    for record in records:
-        if record.key.event_date == day and record.key.project_id in projects:
-            by_project.setdefault(record.key.project_id, []).append(record)
-    chosen = []
-    for _, own in sorted(by_project.items()):
-        meant = [
-            record
-            for record in own
-            if number in (None, record.number) and (run is None or (record.run_id or "").startswith(run))
-        ]
-        if meant:
-            chosen.append(Chosen(meant[-1], is_standing=meant[-1] is own[-1]))
-    if not chosen:
-        which = (
-            f"publication {number}" if number is not None else f"a publication by run {run}" if run else "a publication"
-        )
-        reason = f"{which} of project {', '.join(projects)} is not on record"
-        raise UsageError(f"{table} {day}", reason, f"`tidemark history {table} {day}` lists them")
-    return chosen
-
-
-def replay(runtime: Runtime, table: Table, chosen: Chosen, basis: ReplayBasis, samples: int = 0) -> Replay:
-    """Recompute one publication, without writes; raises only where catalog, ledger or engine cannot be reached."""
-    publication, settings = chosen.publication, runtime.settings
-    code = publication.code_version, table.code_version(settings)
-    none = Replay(publication, basis, ReplayResult.IMPOSSIBLE, chosen.is_standing, code)
-    record = runtime.ledger.slices(table.key, [publication.key.project_id], [publication.key.event_date])
-    confirmed = record.get(publication.key) if chosen.is_standing else None
-    origin = origin_of(table, publication, confirmed, settings)
-    if isinstance(origin, Origin):
-        none = replace(none, notes=origin.notes)
-    work = _Replay(runtime, table, chosen, none, samples)
-    try:
-        with lakehouse_failures(table.key):
-            return work.as_published(origin) if basis is ReplayBasis.AS_PUBLISHED else work.current(origin)
-    except LakehouseError as error:
-        return _because(none, [Obstacle(error.reason, error.hint)])
-
-
-def _because(done: Replay, causes: Sequence[Obstacle]) -> Replay:
-    return replace(done, causes=tuple(cause.reason for cause in causes), hint=causes[0].hint if causes else "")
-
-
-@dataclass(frozen=True)
-class _Replay:
-    runtime: Runtime
-    table: Table
-    chosen: Chosen
-    none: Replay
-    samples: int
-
-    @property
-    def key(self) -> Slice:
-        return self.chosen.publication.key
-
-    @property
-    def recorded(self) -> Digest:
-        return self.chosen.publication.digest_after
-
-    def as_published(self, origin: Origin | Obstacle) -> Replay:
-        if isinstance(origin, Obstacle):
-            return _because(self.none, [origin])
-        inputs = find_inputs(self.runtime, self.table, self.key, origin)
-        missing = gone(inputs)
-        if missing:
-            return _because(replace(self.none, inputs=tuple(inputs)), missing)
-        with ExitStack() as stack:
-            state = self._state(origin.settings, placed(inputs))
-            today = self._published_today()
-            causes = as_published_causes(origin, inputs, self.recorded, state.digest, today)
-            done = replace(
-                self.none,
-                inputs=tuple(inputs),
-                replayed=state.digest,
-                settings=self._settings(origin),
-                result=ReplayResult.DIFFERS if causes else ReplayResult.EQUAL,
-            )
-            if not causes:
-                return done
-            stack.enter_context(kept(state.rows))
-            return self._compared(_because(done, causes), state, self._published(stack, today))
-
-    def current(self, origin: Origin | Obstacle) -> Replay:
-        if isinstance(origin, Obstacle) and self.recorded.version != ROW_HASH_VERSION:
-            return _because(self.none, [origin])
-        present = present_inputs(self.runtime, self.table, self.key, self.runtime.settings)
-        if present.items.are_missing:
-            return self._without_items(origin, present)
-        with ExitStack() as stack:
-            state = self._state(self.runtime.settings, present.where)
-            today = self._published_today()
-            wrong = list(of_published(self.recorded, today))
-            is_equal = state.digest == self.recorded and not wrong
-            result = ReplayResult.EQUAL if is_equal else ReplayResult.DIFFERS
-            done = _because(replace(self.none, replayed=state.digest, result=result), wrong)
-            if present.items.reason:
-                done = replace(done, notes=(*done.notes, f"a load would wait now: {present.items.reason}"))
-            if isinstance(origin, Origin):
-                differing_inputs = tuple(self._differing(origin, present))
-                done = replace(done, differing=differing_inputs, settings=self._settings(origin))
-            if is_equal:
-                return done
-            stack.enter_context(kept(state.rows))
-            published = self._published(stack, today)
-            done = self._compared(done, state, published)
-            return self._with_shares(done, origin, present, state, published)
-
-    def _without_items(self, origin: Origin | Obstacle, present: Present) -> Replay:
-        causes = without_items(
-            self.table,
-            origin,
-            self.runtime.settings,
-            present.items.reason,
-            lambda settings: items_of_today(self.runtime, self.table, self.key, settings),
-        )
-        done = _because(self.none, causes)
-        if isinstance(origin, Obstacle):
-            return done
-        return replace(done, differing=tuple(self._differing(origin, present)), settings=self._settings(origin))
-
-    def _with_shares(
-        self, done: Replay, origin: Origin | Obstacle, present: Present, state: State, published: State | None
-    ) -> Replay:
-        untold = [origin] if isinstance(origin, Obstacle) else []
-        found = [] if isinstance(origin, Obstacle) else find_inputs(self.runtime, self.table, self.key, origin)
-        untold += gone(found)
-        if published is None:
-            untold.append(Obstacle("the rows that it published are no longer kept", ""))
-        done = replace(done, inputs=tuple(found))
-        if untold or isinstance(origin, Obstacle) or published is None:
-            note = f"what each input makes of the difference cannot be told: {untold[0].reason}"
-            return replace(done, notes=(*done.notes, note))
-        are_as_recorded = all(one.is_as_recorded for one in found) and published.digest == self.recorded
-        then = Then(origin, placed(found), published, "code" if are_as_recorded else "files changed in their place")
-        shares = shares_of(self.runtime, self.table, self.key, then, present, state)
-        return replace(done, shares=tuple(shares))
-
-    def _state(self, settings: Settings, where: Placed) -> State:
-        read = reading(self.runtime, self.table, self.key, where)
-        rows = builder_of(self.table).rows_from(settings, self.key, read)
-        return state_of(self.table, self.key, rows)
-
-    def _published_today(self) -> PublishedToday | None:
-        """The table's current content of the slice; None if the publication is not the slice's last, also after measuring it."""
-        if not self.chosen.is_standing:
-            return None
-        head = self.runtime.lakehouse.head(self.table)
-        is_settled = self.runtime.ledger.head(self.table.key) == Head(head)
-        rows = measured_slice(self.runtime, self.table, self.key, head)
-        last = kept_of(self.runtime, self.table, [self.key]).publications[self.key][-1]
-        return PublishedToday(rows, is_settled) if last.number == self.chosen.publication.number else None
-
-    def _published(self, stack: ExitStack, today: PublishedToday | None) -> State | None:
-        """The published rows, for a last publication as the table holds them now; None where they are no longer kept."""
-        head = self.runtime.lakehouse.head(self.table)
-        if today is not None and not isinstance(today.rows, str):
-            place: int | None = head
-        else:
-            known = kept_of(self.runtime, self.table, [self.key])
-            day, pin = InputDay(self.table.key, self.key.event_date), self.chosen.publication.snapshot_id
-            found = find_slice(self.runtime, self.table, self.key, known, self.recorded, pin, day)
-            if not found.is_as_recorded:
-                return None
-            place = found.read_from
-        rows = self.runtime.lakehouse.read(self.table, head if place is None else place)
-        own = rows.where(slices_condition(self.table, [self.key] if place is not None else []))
-        state = state_of(self.table, self.key, own)
-        stack.enter_context(kept(state.rows))
-        return state
-
-    def _compared(self, done: Replay, state: State, published: State | None) -> Replay:
-        if published is None:
-            recorded = self.chosen.publication.figures or {}
-            figures = {name: (recorded[name], now) for name, now in state.figures.items() if name in recorded}
-            return replace(done, figures=figures)
-        figures = {name: (published.figures[name], now) for name, now in state.figures.items()}
-        with kept(changes_between(self.table, published, state)) as changes:
-            shown = samples_of(self.table, published.rows, state.rows, changes, KeyChange(), self.samples)
-            samples = tuple(shown) if self.samples else ()
-            return replace(done, figures=figures, keys=count_keys(changes), samples=samples)
-
-    def _settings(self, origin: Origin) -> dict[str, tuple[object, object]]:
-        sides = (self.table.recorded_settings(settings) for settings in (origin.settings, self.runtime.settings))
-        return differing(*sides)
-
-    def _differing(self, origin: Origin, present: Present) -> Iterator[str]:
-        days = {*input_days(self.table, self.key, origin.settings), *origin.state.upstream, *present.digests}
-        for day in sorted(days):
-            then, now = origin.digest(day), present.digests.get(day)
-            if now is None and then == EMPTY:
-                continue
-            if now is None:
-                yield f"{day.table} {day.day}: {then.rows:,} rows then, not read with today's settings"
-            elif then != now:
-                near = "" if day.day == self.key.event_date else " (a day near it)"
-                rows = f"{then.rows:,} rows then, {now.rows:,} today"
-                rows = rows if then.rows != now.rows else f"{now.rows:,} rows, not the same ones"
-                yield f"{day.table} {day.day}{near}: {rows}{self._since(day, then)}"
-
-    def _since(self, day: InputDay, then: Digest) -> str:
-        records = self.runtime.ledger.publications(day.table, [slice_of(day, self.key).project_id], [day.day])
-        known = max((place for place, record in enumerate(records, 1) if record.digest_after == then), default=0)
-        since = [f"publication {record.number} ({record.cause.text})" for record in records[known:]]
-        return f", by {few(since)}" if since else ""

@@ -6,9 +6,9 @@ import hashlib
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from itertools import groupby
-from typing import IO, NamedTuple
+from typing import IO
 
 from pipeline_assets.domain.days import Hour, deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, UnrecognizedObject
@@ -28,7 +28,6 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.place import Listed
 from resources.landing.store import LandingStore
-from resources.ledger.store import Ledger
 
 AFTER_MARKER = timedelta(hours=1)
 """A regular object is never this much later than its hour's marker: an exporter writes both within minutes."""
@@ -45,7 +44,7 @@ _READ_BYTES = 1024**2
 
 @dataclass(frozen=True, order=True)
 class Placed:
-    """One object whose name gives its hour."""
+    """One object of a project's regular prefix whose name gives its hour."""
 
     arrival_date: date
     hour: int
@@ -54,74 +53,47 @@ class Placed:
     target_key: str
     is_named_backfill: bool = False
     """Whether a recovery's name lies among regular objects, where no load reads it."""
-
-
-@dataclass(frozen=True)
-class PrefixListing:
-    """A project's regular prefix, or some arrival days of it."""
-
-    deliveries: tuple[Placed, ...]
-    misnamed: tuple[Placed, ...]
-    markers: Mapping[tuple[date, int], Placed]
-    unrecognized: Mapping[str, UnrecognizedObject]
-
-    @property
-    def by_key(self) -> dict[str, Placed]:
-        """Key -> object, for all objects that can be moved."""
-        return {placed.upload.key: placed for placed in (*self.deliveries, *self.misnamed, *self.markers.values())}
-
-
-@dataclass(frozen=True, order=True)
-class Recovered:
-    """An object to be moved, and why."""
-
-    placed: Placed
-    evidence: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+    """Why it is to be moved."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The selected objects, and messages for the operator."""
+    """The objects to move, and messages for the operator."""
 
-    recovered: tuple[Recovered, ...]
+    recovered: tuple[Placed, ...]
     refusals: tuple[UsageError, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-class Relocation(NamedTuple):
-    """The result for one object."""
+def find(
+    project_id: str,
+    landing: LandingStore,
+    settings: Settings,
+    say: Callable[[str], None],
+    *,
+    keys: Sequence[str] | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    first: date | None = None,
+    last: date | None = None,
+) -> Selection:
+    """The recovered objects, by these keys, by the (aware) time of upload, or else by evidence, for which contents are read.
 
-    recovered: Recovered
-    refusal: TidemarkError | None = None
-
-
-@dataclass(frozen=True)
-class Search:
-    """The operator's request."""
-
-    project_id: str
-    keys: tuple[str, ...] | None = None
-    uploaded_after: datetime | None = None
-    uploaded_before: datetime | None = None
-    """Aware; both inclusive."""
-    first_day: date | None = None
-    last_day: date | None = None
-    """Arrival days, both inclusive."""
-
-
-def find(search: Search, landing: LandingStore, settings: Settings, say: Callable[[str], None]) -> Selection:
-    """The recovered objects; reads contents only where neither a list nor a time is given. Raises landing's errors."""
-    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
-    folder = Source.REGULAR.prefix(search.project_id)
-    listing = read_prefix(landing.list_folder(folder), search.project_id, grammar, search.first_day, search.last_day)
-    say(f"{folder}/ holds {len(listing.deliveries):,} deliveries and {len(listing.markers):,} markers of these days")
-    if search.keys is not None:
-        return _by_list(listing, search.keys, search.project_id, landing, grammar)
-    if search.uploaded_after is not None or search.uploaded_before is not None:
-        return _by_upload(listing, search.uploaded_after, search.uploaded_before)
-    known = {one.placed for one in by_evidence(listing, {}, settings).recovered}
-    doubles, unread = find_doubles(listing.deliveries, known, landing, settings, say)
-    found = by_evidence(listing, doubles, settings)
+    `first`, `last`: arrival days. All bounds are inclusive. Raises landing's errors.
+    """
+    grammar, folder = EXPORT_FORMAT.keys(settings.marker_pattern), Source.REGULAR.prefix(project_id)
+    objects, unrecognized = read_prefix(landing.list_folder(folder), project_id, grammar, first, last)
+    regular = [one for one in objects if not one.is_named_backfill]
+    markers = sum(one.is_marker for one in regular)
+    say(f"{folder}/ holds {len(regular) - markers:,} deliveries and {markers:,} markers of these days")
+    if keys is not None:
+        return _by_list(objects, unrecognized, keys, project_id, landing, grammar)
+    if after is not None or before is not None:
+        return _by_upload(objects, after, before)
+    known = {one.upload.key for one in by_evidence(objects, {}, settings).recovered}
+    doubles, unread = find_doubles(objects, known, landing, settings, say)
+    found = by_evidence(objects, doubles, settings)
     if not unread:
         return found
     note = f"{len(unread)} objects cannot be read and were compared with none: {few(unread)}"
@@ -134,11 +106,9 @@ def read_prefix(
     grammar: ObjectKeys,
     first: date | None = None,
     last: date | None = None,
-) -> PrefixListing:
-    """Sort a listing by the meaning of its keys; `first` and `last` bound the arrival days, both inclusive."""
-    deliveries: list[Placed] = []
-    misnamed: list[Placed] = []
-    markers: dict[tuple[date, int], Placed] = {}
+) -> tuple[list[Placed], dict[str, UnrecognizedObject]]:
+    """Objects of these arrival days, both inclusive, ascending; and the objects whose names give no hour, by key."""
+    objects: list[Placed] = []
     unrecognized: dict[str, UnrecognizedObject] = {}
     for upload in listed:
         if upload.oddity or upload.key.endswith("/"):
@@ -147,13 +117,8 @@ def read_prefix(
         if isinstance(placed, UnrecognizedObject):
             unrecognized[upload.key] = placed
         elif (first or date.min) <= placed.arrival_date <= (last or date.max):
-            if placed.is_named_backfill:
-                misnamed.append(placed)
-            elif placed.is_marker:
-                markers[placed.arrival_date, placed.hour] = placed
-            else:
-                deliveries.append(placed)
-    return PrefixListing(tuple(sorted(deliveries)), tuple(sorted(misnamed)), markers, unrecognized)
+            objects.append(placed)
+    return sorted(objects), unrecognized
 
 
 def _placed(upload: Listed, project_id: str, grammar: ObjectKeys) -> Placed | UnrecognizedObject:
@@ -166,29 +131,30 @@ def _placed(upload: Listed, project_id: str, grammar: ObjectKeys) -> Placed | Un
             parsed, is_named_backfill = (there, True) if not isinstance(there, UnrecognizedObject) else (parsed, False)
     if isinstance(parsed, UnrecognizedObject):
         return parsed
-    batch = BatchKey(Source.BACKFILL, project_id, parsed.batch.arrival_date)
-    target_key = (
-        grammar.format_delivery(batch, parsed.hour, parsed.shard)
-        if isinstance(parsed, Delivery)
-        else grammar.format_marker(batch, parsed.hour)
-    )
-    is_marker = isinstance(parsed, Marker)
-    return Placed(batch.arrival_date, parsed.hour, is_marker, upload, target_key, is_named_backfill)
+    batch, hour = BatchKey(Source.BACKFILL, project_id, parsed.batch.arrival_date), parsed.hour
+    if isinstance(parsed, Delivery):
+        target_key = grammar.format_delivery(batch, hour, parsed.shard)
+    else:
+        target_key = grammar.format_marker(batch, hour)
+    return Placed(batch.arrival_date, hour, isinstance(parsed, Marker), upload, target_key, is_named_backfill)
 
 
 def _by_list(
-    listing: PrefixListing, keys: Sequence[str], project_id: str, landing: LandingStore, grammar: ObjectKeys
+    objects: Iterable[Placed],
+    unrecognized: Mapping[str, UnrecognizedObject],
+    keys: Sequence[str],
+    project_id: str,
+    landing: LandingStore,
+    grammar: ObjectKeys,
 ) -> Selection:
-    known, moved = listing.by_key, 0
-    recovered: list[Recovered] = []
+    known, moved = {one.upload.key: one for one in objects}, 0
+    recovered: list[Placed] = []
     refusals: list[UsageError] = []
     for key in dict.fromkeys(keys):
+        odd, placed = unrecognized.get(key), _placed(Listed(key, "", 0), project_id, grammar)
         if key in known:
-            recovered.append(Recovered(known[key], ("named in the list",)))
-            continue
-        odd = listing.unrecognized.get(key)
-        placed = _placed(Listed(key, "", 0), project_id, grammar)
-        if odd is not None:
+            recovered.append(replace(known[key], evidence=("named in the list",)))
+        elif odd is not None:
             reason = f"is not moved: {odd.oddity.value}, {odd.detail}"
             refusals.append(UsageError(key, reason, "Rename it by the grammar, or take it off the list"))
         elif isinstance(placed, Placed) and landing.find(placed.target_key) is not None:
@@ -200,58 +166,57 @@ def _by_list(
     return Selection(tuple(sorted(recovered)), tuple(refusals), notes)
 
 
-def _by_upload(listing: PrefixListing, after: datetime | None, before: datetime | None) -> Selection:
-    recovered: list[Recovered] = []
+def _by_upload(objects: Iterable[Placed], after: datetime | None, before: datetime | None) -> Selection:
+    recovered: list[Placed] = []
     ordinary = 0
-    for placed in (*listing.deliveries, *listing.misnamed):
+    for placed in (one for one in objects if one.is_named_backfill or not one.is_marker):
         uploaded_at = placed.upload.uploaded_at
         if (after is not None and uploaded_at < after) or (before is not None and uploaded_at > before):
             continue
-        delay = uploaded_at - datetime.combine(placed.arrival_date, time(placed.hour), UTC) - timedelta(hours=1)
+        delay = uploaded_at - Hour(placed.arrival_date, placed.hour).end
         if delay <= ORDINARY_DELAY and not placed.is_named_backfill:
             ordinary += 1
             continue
         came = _came(uploaded_at, delay, "its hour") if delay > timedelta(0) else "uploaded"
-        recovered.append(Recovered(placed, (f"{came}, in the range that was named",)))
-    hours = ORDINARY_DELAY // timedelta(hours=1)
+        recovered.append(replace(placed, evidence=(f"{came}, in the range that was named",)))
     note = (
-        f"{ordinary} objects of that range came within {hours} h of their hour, as regular ones do: they stay; "
-        "--keys moves them"
+        f"{ordinary} objects of that range came within {ORDINARY_DELAY // timedelta(hours=1)} h of their hour, as regular "
+        "ones do: they stay; --keys moves them"
     )
-    return Selection(tuple(sorted(recovered)), notes=(note,) if ordinary else ())
+    return Selection(tuple(recovered), notes=(note,) if ordinary else ())
 
 
-def by_evidence(listing: PrefixListing, doubles: Mapping[Placed, str], settings: Settings) -> Selection:
+def by_evidence(objects: Sequence[Placed], doubles: Mapping[Placed, str], settings: Settings) -> Selection:
     """The objects whose name, upload time or content shows that they were recovered."""
-    late = late_uploads(listing, settings)
+    late = late_uploads(objects, settings)
+    count = sum(not one.is_marker and not one.is_named_backfill for one in objects)
     notes: tuple[str, ...] = ()
-    if len(listing.deliveries) > _FEW and len(late) * 2 > len(listing.deliveries):
+    if count > _FEW and len(late) * 2 > count:
         notes = (
-            f"{len(late):,} of {len(listing.deliveries):,} objects were written long after their hours: this landing was copied, "
+            f"{len(late):,} of {count:,} objects were written long after their hours: this landing was copied, "
             "so times of upload say nothing here; name the objects with --keys",
         )
         late = {}
-    reasons: dict[Placed, tuple[str, ...]] = dict.fromkeys(listing.misnamed, ("named as a recovery",))
-    for found in (late, doubles):
-        for placed, reason in found.items():
-            reasons[placed] = (*reasons.get(placed, ()), reason)
-    return Selection(tuple(sorted(Recovered(placed, said) for placed, said in reasons.items())), notes=notes)
+    named = {one: "named as a recovery" for one in objects if one.is_named_backfill}
+    every = [(one, tuple(by[one] for by in (named, late, doubles) if one in by)) for one in objects]
+    return Selection(tuple(replace(one, evidence=evidence) for one, evidence in every if evidence), notes=notes)
 
 
-def late_uploads(listing: PrefixListing, settings: Settings) -> dict[Placed, str]:
+def late_uploads(objects: Sequence[Placed], settings: Settings) -> dict[Placed, str]:
     """Object -> how much later it came than its hour's marker or, without one, than its day's deadline, in words."""
     late: dict[Placed, str] = {}
-    for placed in listing.deliveries:
-        uploaded_at, closed_at = placed.upload.uploaded_at, deadline(placed.arrival_date, settings)
-        marker = listing.markers.get((placed.arrival_date, placed.hour))
-        if marker is not None:
-            delay = uploaded_at - marker.upload.uploaded_at
-            if delay > AFTER_MARKER:
-                late[placed] = _came(uploaded_at, delay, "the marker of its hour")
-        elif uploaded_at > closed_at:
-            late[placed] = _came(
-                uploaded_at, uploaded_at - closed_at, "the deadline of its day, which has no marker of its hour"
-            )
+    regular = [one for one in objects if not one.is_named_backfill]
+    markers = {(one.arrival_date, one.hour): one.upload.uploaded_at for one in regular if one.is_marker}
+    for placed in (one for one in regular if not one.is_marker):
+        uploaded_at, marked_at = placed.upload.uploaded_at, markers.get((placed.arrival_date, placed.hour))
+        since, than = (
+            deadline(placed.arrival_date, settings),
+            "the deadline of its day, which has no marker of its hour",
+        )
+        if marked_at is not None:
+            since, than = marked_at, "the marker of its hour"
+        if uploaded_at - since > (timedelta(0) if marked_at is None else AFTER_MARKER):
+            late[placed] = _came(uploaded_at, uploaded_at - since, than)
     return late
 
 
@@ -263,19 +228,20 @@ def _came(uploaded_at: datetime, delay: timedelta, after: str) -> str:
 
 def find_doubles(
     objects: Iterable[Placed],
-    known: Collection[Placed],
+    known: Collection[str],
     landing: LandingStore,
     settings: Settings,
     say: Callable[[str], None],
 ) -> tuple[dict[Placed, str], list[str]]:
     """Object -> the earlier upload of its hour that it repeats, in words; and the keys of objects that cannot be read.
 
-    Doubles and `known` recovered objects never serve as originals, so the result does not depend on earlier moves. Memory holds a
-    number for each event of one hour.
+    Doubles and recovered objects (`known` keys) never serve as originals, so the result does not depend on earlier moves.
+    Memory holds a number for each event of one hour.
     """
     reasons: dict[Placed, str] = {}
     unread: list[str] = []
-    for (day, hour), of_hour in groupby(sorted(objects), key=lambda one: (one.arrival_date, one.hour)):
+    regular = sorted(one for one in objects if not one.is_marker and not one.is_named_backfill)
+    for (day, hour), of_hour in groupby(regular, key=lambda one: (one.arrival_date, one.hour)):
         originals: dict[Placed, set[int]] = {}
         uploads = sorted(of_hour, key=lambda one: (one.upload.uploaded_at, one.upload.key))
         if len(uploads) > 1:
@@ -292,7 +258,7 @@ def find_doubles(
                 best = max(doubled, key=lambda one: shares[one][0] / shares[one][1])
                 held = f"{shares[best][0]:,} of its {len(events):,} events are among the {len(originals[best]):,}"
                 reasons[placed] = f"{held} of {best.upload.key}"
-            elif placed not in known:
+            elif placed.upload.key not in known:
                 originals[placed] = events
     return reasons, unread
 
@@ -308,13 +274,6 @@ def _events(landing: LandingStore, placed: Placed, settings: Settings) -> Iterat
                     yield number
 
 
-def excluded_keys(ledger: Ledger, project_id: str) -> frozenset[str]:
-    """Keys of either prefix of which an operator excluded a version."""
-    return frozenset(
-        one.object_key for one in ledger.interventions.all_exclusions([project_id]) if one.lifted_at is None
-    )
-
-
 def parse_keys(text: str) -> tuple[str, ...]:
     """The keys of a list, one per line, without blank lines and lines that begin with `#`; raises UsageError if none is left."""
     lines = (line.strip() for line in text.splitlines())
@@ -325,54 +284,53 @@ def parse_keys(text: str) -> tuple[str, ...]:
 
 
 def relocate(
-    recovered: Sequence[Recovered],
+    recovered: Sequence[Placed],
     project_id: str,
     landing: LandingStore,
     grammar: ObjectKeys,
     excluded: Collection[str],
     is_claimed: Callable[[Hour], bool],
-) -> Iterator[Relocation]:
-    """Move objects of a project, hour by hour; yields the result for each.
+) -> Iterator[tuple[Placed, TidemarkError | None]]:
+    """Move objects of a project, hour by hour; yields each, and why it stays.
 
     Copy and compare all objects of an hour, write its marker, then delete the sources: loads find whole hours, and a repetition
     needs only the remaining sources. A refused object keeps all sources of its hour. `excluded`: keys with an excluded version.
     `is_claimed`: whether a recovery of an hour has not ended; such an hour stays until its marker exists. Raises
     LandingAccessError, LandingUnavailableError and LedgerError; moved objects stay moved.
     """
-    for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
-        objects = list(of_hour)
-        at, marker = Hour(day, hour), grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour)
-        copies: dict[Recovered, Listed | TidemarkError] = {}
+    for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.arrival_date, one.hour)):
+        objects, at = list(of_hour), Hour(day, hour)
+        marker = grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour)
+        copies: dict[Placed, Listed] = {}
+        refused: dict[Placed, TidemarkError] = {}
+        reason, hint = "", ""
         # A recovery may begin during the copies, so the claim is read again after the data.
-        for of_kind in ([one for one in objects if one.placed.is_marker is kind] for kind in (False, True)):
+        for of_kind in ([one for one in objects if one.is_marker is kind] for kind in (False, True)):
             if is_claimed(at) and landing.find(marker) is None:
-                copies = {one: _claimed(one, project_id, at) for one in objects}
+                reason = "a recovery of its hour began and has not ended: a marker now would call the hour whole"
+                hint = f"Run `tidemark recover --from {at} --to {at} --project {project_id}`, then this command again"
+                refused = {}
                 break
-            copies |= {one: _copied(one, landing, excluded) for one in of_kind}
-            if any(isinstance(copy, TidemarkError) and not one.placed.is_marker for one, copy in copies.items()):
-                refused = {one: copy for one, copy in copies.items() if isinstance(copy, TidemarkError)}
-                copies = {one: refused.get(one, _waiting(one)) for one in objects}
+            for one in of_kind:
+                copy = _copied(one, landing, excluded)
+                if isinstance(copy, TidemarkError):
+                    refused[one] = copy
+                else:
+                    copies[one] = copy
+            if any(not one.is_marker for one in refused):
+                reason = "another object of its hour could not be moved"
+                hint = "Clear that one up, then run the command again"
                 break
         else:
             _mark(landing, marker)
-        for one, copy in copies.items():
-            yield Relocation(one, copy if isinstance(copy, TidemarkError) else _deleted(one, copy, landing))
+        for one in objects:
+            stays = UsageError(one.upload.key, f"stays where it is, because {reason}", hint) if reason else None
+            yield one, refused.get(one) or stays or _deleted(one, copies[one], landing)
 
 
-def _claimed(one: Recovered, project_id: str, hour: Hour) -> TidemarkError:
-    reason = "stays where it is, because a recovery of its hour began and has not ended: a marker now would call the hour whole"
-    hint = f"Run `tidemark recover --from {hour} --to {hour} --project {project_id}`, then this command again"
-    return UsageError(one.placed.upload.key, reason, hint)
-
-
-def _waiting(one: Recovered) -> TidemarkError:
-    reason = "stays where it is, because another object of its hour could not be moved"
-    return UsageError(one.placed.upload.key, reason, "Clear that one up, then run the command again")
-
-
-def _copied(one: Recovered, landing: LandingStore, excluded: Collection[str]) -> Listed | TidemarkError:
+def _copied(one: Placed, landing: LandingStore, excluded: Collection[str]) -> Listed | TidemarkError:
     """A copy that is equal byte for byte, made unless it exists; or why there is none."""
-    source, target_key = one.placed.upload, one.placed.target_key
+    source, target_key = one.upload, one.target_key
     if source.is_link:
         return UsageError(source.key, "is a link, and what it leads to would stay", "Move the file it leads to by hand")
     if source.key in excluded or target_key in excluded:
@@ -407,8 +365,8 @@ def _mark(landing: LandingStore, marker: str) -> None:
     failpoint(Failpoint.AFTER_MARKER, marker)
 
 
-def _deleted(one: Recovered, copy: Listed, landing: LandingStore) -> TidemarkError | None:
-    source, again = one.placed.upload, "Run the same command again"
+def _deleted(one: Placed, copy: Listed, landing: LandingStore) -> TidemarkError | None:
+    source, again = one.upload, "Run the same command again"
     try:
         if landing.find(copy.key) != copy:
             return ObjectMovedError(

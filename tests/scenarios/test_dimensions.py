@@ -19,7 +19,7 @@ from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT, ChangeBound, MissingSnapshot
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
-from pipeline_assets.inspection.replay import Chosen, derived_table, replay
+from pipeline_assets.inspection.replay import derived_table, replay
 from pipeline_assets.inspection.replay_result import Replay, ReplayBasis, ReplayResult
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.decisions import preview, release
@@ -152,7 +152,7 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
 
 def _replay(p: Any, table: str, number: int, basis: ReplayBasis) -> Replay:
     (record,) = (record for record in p.ledger.publications(table) if record.number == number)
-    return replay(_runtime(p), derived_table(table), Chosen(record, is_standing=False), basis)
+    return replay(_runtime(p), derived_table(table), record, basis)
 
 
 def _asked_for(p: Any) -> tuple[set[str], str]:

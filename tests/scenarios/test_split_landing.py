@@ -10,7 +10,7 @@ import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.operations.split_landing import Search, find, relocate
+from pipeline_assets.operations.split_landing import find, relocate
 from pipeline_assets.tables.registry import DERIVED
 from resources import failpoints
 from resources.failpoints import Failpoint
@@ -84,13 +84,13 @@ def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
                 load(source)
 
     landing = LandingStore.from_settings(p.settings)
-    selection = find(Search(PROJECT, keys=tuple(recovered)), landing, p.settings, lambda _: None)
+    selection = find(PROJECT, landing, p.settings, lambda _: None, keys=recovered)
     failpoints.watch(meet)
     try:
         relocations = list(relocate(selection.recovered, PROJECT, landing, p.grammar, (), lambda _: False))
     finally:
         failpoints.watch()
-    assert [one.refusal for one in relocations] == [None, None, None]
+    assert [refusal for _, refusal in relocations] == [None, None, None]
     assert meanwhile == {}
     load(Source.BACKFILL)
     load(Source.REGULAR)

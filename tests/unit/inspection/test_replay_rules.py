@@ -14,8 +14,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.replay import choose, derived_table
-from pipeline_assets.inspection.replay_inputs import Items, Kept, items_of, places, without_items
+from pipeline_assets.inspection.replay import Items, choose, derived_table, items_of, places, without_items
 from pipeline_assets.inspection.replay_result import (
     InputSlice,
     Keys,
@@ -119,12 +118,15 @@ def test_what_another_hash_or_another_table_made_is_an_obstacle() -> None:
 def test_a_slice_of_then_is_looked_for_in_kept_snapshots_alone() -> None:
     first = replace(PUBLICATION, table=RAW.table, snapshot_id=3, parent_id=2, digest_after=ELEVEN)
     second = replace(first, snapshot_id=6, parent_id=5, digest_before=ELEVEN, digest_after=TEN, number=2)
-    kept = Kept({5, 6, 9}, head=9, today={KEY: TEN}, publications={KEY: [first, second]})
-    assert (places(kept, KEY, ELEVEN, pin=3), places(kept, KEY, ELEVEN, pin=5)) == ((5,), (5,))
-    assert (places(kept, KEY, TEN, pin=6), places(kept, KEY, TEN, pin=None)) == ((6, 9), (9, 6))
-    assert places(kept, KEY, OTHER_TEN, pin=4) == ()
+
+    def found(digest: Digest, pin: int | None) -> tuple[int, ...]:
+        return places([first, second], digest, pin, head=9, kept={5, 6, 9})
+
+    assert (found(ELEVEN, pin=3), found(ELEVEN, pin=5)) == ((5,), (5,))
+    assert found(TEN, pin=6) == found(TEN, pin=None) == (6, 9)
+    assert found(OTHER_TEN, pin=4) == ()
     # A pinned snapshot is read without a record: its digest decides.
-    assert places(kept, KEY, OTHER_TEN, pin=6) == (6,)
+    assert found(OTHER_TEN, pin=6) == (6,)
 
 
 def test_the_first_cause_is_the_nearest_to_the_source() -> None:
@@ -171,10 +173,9 @@ def test_publications_are_chosen_by_project_number_and_run() -> None:
 
     def chosen(number: int | None = None, run: str | None = None, projects: tuple[str, ...] = both) -> list[int]:
         found = choose(records, REFINED_EVENTS.key, DAY, projects, number=number, run=run)
-        return [one.publication.number for one in found]
+        return [one.number for one in found]
 
     assert (chosen(), chosen(number=1), chosen(run="run-1")) == ([5, 3], [1], [1, 3])
-    assert [one.is_standing for one in choose(records, REFINED_EVENTS.key, DAY, both, run="run-1")] == [False, True]
     for wrong in ({"number": 9}, {"run": "x"}, {"projects": ("10003",)}):
         with pytest.raises(UsageError, match="is not on record"):
             chosen(**wrong)  # type: ignore[arg-type]
@@ -228,17 +229,15 @@ _NONE = f"{SNAPSHOT} has no snapshot of {ITEM_DAY}"
     ],
 )  # fmt: skip
 def test_events_without_items_are_not_computed_and_the_reason_is_a_loads(facts: Facts, reason: str) -> None:
-    found = chosen(facts)
-    assert (found.are_missing, found.reason) == (True, reason)
+    assert chosen(facts) == ((), reason)
 
 
 def test_items_that_stand_are_chosen_and_a_day_without_events_needs_none() -> None:
-    own = chosen(facts_of(THREE_BEFORE, ITEM_DAY))
-    assert own == Items((InputDay(SNAPSHOT, ITEM_DAY),))
-    assert chosen(facts_of(THREE_BEFORE, **PREVIOUS)).days == (InputDay(SNAPSHOT, THREE_BEFORE),)
-    held = chosen(facts_of(ITEM_DAY, verdict=Verdict.HELD))
-    assert (held.are_missing, held.days, held.reason) == (False, own.days, f"{SNAPSHOT} {ITEM_DAY} is held")
-    assert not chosen(facts_of(events=EMPTY)).are_missing
+    own = InputDay(SNAPSHOT, ITEM_DAY)
+    assert chosen(facts_of(THREE_BEFORE, ITEM_DAY)) == ((own,), "")
+    assert chosen(facts_of(THREE_BEFORE, **PREVIOUS))[0] == (InputDay(SNAPSHOT, THREE_BEFORE),)
+    assert chosen(facts_of(ITEM_DAY, verdict=Verdict.HELD)) == ((own,), f"{SNAPSHOT} {ITEM_DAY} is held")
+    assert chosen(facts_of(events=EMPTY)) == ((), "")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.operations import split_landing as comparison
-from pipeline_assets.operations.split_landing import Relocation, Search, Selection, find, read_prefix, relocate
+from pipeline_assets.operations.split_landing import Placed, Selection, find, read_prefix, relocate
 from resources import failpoints
 from resources.failpoints import OF_MOVES, Failpoint
 from resources.landing.store import LandingStore
@@ -116,19 +116,22 @@ def written_in_turn(place: Place, *keys: str) -> None:
 
 
 def found_in(place: Place, **search: Any) -> Selection:
-    return find(Search(PROJECT, **search), place.landing, Settings(), lambda _: None)
+    return find(PROJECT, place.landing, Settings(), lambda _: None, **search)
 
 
 def keys_of(selection: Selection) -> dict[str, tuple[str, ...]]:
-    return {one.placed.upload.key: one.evidence for one in selection.recovered}
+    return {one.upload.key: one.evidence for one in selection.recovered}
 
 
-def moved(place: Place, selection: Selection, excluded: frozenset[str] = frozenset()) -> list[Relocation]:
-    return list(relocate(selection.recovered, PROJECT, place.landing, GRAMMAR, excluded, lambda _: False))
+Relocations = list[tuple[Placed, TidemarkError | None]]
 
 
-def refusals(relocations: list[Relocation]) -> dict[str, TidemarkError]:
-    return {one.recovered.placed.upload.key: one.refusal for one in relocations if one.refusal is not None}
+def moved(place: Place, selection: Selection) -> Relocations:
+    return list(relocate(selection.recovered, PROJECT, place.landing, GRAMMAR, (), lambda _: False))
+
+
+def refusals(relocations: Relocations) -> dict[str, TidemarkError]:
+    return {placed.upload.key: refusal for placed, refusal in relocations if refusal is not None}
 
 
 @contextmanager
@@ -179,8 +182,8 @@ def test_content_that_doubles_an_earlier_object_is_found(folder: Place) -> None:
     folder.fill({**first, **again})
     written_at(folder, datetime(2026, 2, 2, 12, tzinfo=UTC), *first)
     written_at(folder, datetime(2026, 2, 2, 15, tzinfo=UTC), *again)
-    listing = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
-    doubles, _ = comparison.find_doubles(listing.deliveries, (), folder.landing, Settings(), lambda _: None)
+    objects, _ = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
+    doubles, _ = comparison.find_doubles(objects, (), folder.landing, Settings(), lambda _: None)
 
     assert {placed.upload.key: reason for placed, reason in doubles.items()} == {
         a_key(8, 7): f"10 of its 10 events are among the 10 of {a_key(8)}",
@@ -212,13 +215,13 @@ def test_a_range_of_time_leaves_out_what_came_as_regular_objects_come(place: Pla
     now = datetime.now(UTC)
     fresh = a_key(now.hour, day=now.date())
     place.fill({a_key(8): body("a"), fresh: body("b"), a_marker(8): b""})
-    found = found_in(place, uploaded_after=now - timedelta(hours=1))
+    found = found_in(place, after=now - timedelta(hours=1))
     assert list(keys_of(found)) == [a_key(8)]
     assert found.notes == (
         "1 objects of that range came within 3 h of their hour, as regular ones do: they stay; --keys moves them",
     )
-    assert keys_of(found_in(place, uploaded_before=now - timedelta(hours=1))) == {}
-    assert keys_of(found_in(place, uploaded_after=now - timedelta(hours=1), last_day=DAY - timedelta(days=1))) == {}
+    assert keys_of(found_in(place, before=now - timedelta(hours=1))) == {}
+    assert keys_of(found_in(place, after=now - timedelta(hours=1), last=DAY - timedelta(days=1))) == {}
 
 
 def test_a_landing_that_was_copied_is_not_taken_for_recovered(folder: Place) -> None:
@@ -227,8 +230,8 @@ def test_a_landing_that_was_copied_is_not_taken_for_recovered(folder: Place) -> 
     found = found_in(folder)
     assert keys_of(found) == {}
     assert "this landing was copied" in found.notes[0]
-    listing = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
-    assert len(comparison.late_uploads(listing, Settings())) == 72
+    objects, _ = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
+    assert len(comparison.late_uploads(objects, Settings())) == 72
 
 
 def test_a_list_names_objects_and_what_cannot_be_moved_is_refused(folder: Place) -> None:
@@ -283,11 +286,11 @@ _PROGRAM = """
 import sys
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.operations.split_landing import Search, find, relocate
+from pipeline_assets.operations.split_landing import find, relocate
 from resources.landing.store import LandingStore
 settings = Settings(landing_url=sys.argv[1])
 landing = LandingStore.from_settings(settings)
-found = find(Search("10001", keys=tuple(sys.argv[2:])), landing, settings, lambda _: None)
+found = find("10001", landing, settings, lambda _: None, keys=sys.argv[2:])
 list(relocate(found.recovered, "10001", landing, KeyGrammar(settings.marker_pattern), (), lambda _: False))
 """
 
