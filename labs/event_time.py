@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.workload import PROJECT
 from labs.story import Deployment, Story, by_day, total
-from pipeline_assets.orchestration.health_charts import Line, lines
+from pipeline_assets.orchestration.health_page import Line, lines
 from pipeline_assets.transforms.fold_tasks import narrow_events
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.skew import HOT_SHARE, NULL_SHARE, UNDIVIDED, divided, load_skewed, write_skewed
 from labs.story import Story
-from pipeline_assets.orchestration.health_charts import columns
+from pipeline_assets.orchestration.health_page import columns
 
 
 def hot_key(work: Path, rows: int = 30_000) -> Story:

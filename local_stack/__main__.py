@@ -16,7 +16,7 @@ from local_stack.options import read_options
 from local_stack.server import ServerError, StackError
 from local_stack.stack import FOLDER, stages_of
 from local_stack.supervisor import Stages, Supervisor
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, EXIT_USAGE
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, EXIT_USAGE
 from pipeline_assets.cli.terminal import PlainConsole, page, print_lines_of
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT

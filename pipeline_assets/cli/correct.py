@@ -13,7 +13,7 @@ import typer
 from dagster_aws.s3 import S3Resource
 from rich.console import Console
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
 from pipeline_assets.cli.inspect import status_table
 from pipeline_assets.cli.run import acceptances, config_of, open_runtime, run_operation
 from pipeline_assets.cli.terminal import Parts, line, page, plainly, show, stacked, styled, terminal, write_json
@@ -40,8 +40,7 @@ from pipeline_assets.operations.decisions import Held, object_named, preview, to
 from pipeline_assets.operations.recover import size_text
 from pipeline_assets.operations.rollback import plan
 from pipeline_assets.orchestration import operation_job as jobs
-from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
-from pipeline_assets.orchestration.specs import range_tags
+from pipeline_assets.orchestration.specs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE, range_tags
 from pipeline_assets.tables.registry import table_by_key, with_descendants
 from resources.iceberg.lake_identity import Purpose
 from resources.landing.store import LandingStore

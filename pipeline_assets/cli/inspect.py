@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from pipeline_assets.cli.command import EXIT_OK
+from pipeline_assets.cli.app import EXIT_OK
 from pipeline_assets.cli.terminal import Parts, PlainConsole, line, page, show, styled, write_json
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.days import days_between, describe_strays, parse_day, parse_moment

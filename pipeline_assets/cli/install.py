@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.terminal import PlainConsole, downloads_shown, page
 from pipeline_assets.config import CONFIG_NAME, INSTANCE_NAME, TEMPLATES, dagster_home, load_settings
 from pipeline_assets.domain.errors import UsageError

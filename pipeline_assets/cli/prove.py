@@ -12,7 +12,7 @@ from typing import Any
 
 from dagster_aws.s3 import S3Resource
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
 from pipeline_assets.cli.terminal import Parts, line, page, plainly, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings

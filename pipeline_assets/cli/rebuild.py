@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 from typing import Any
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, print_failures, require_reasons
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, print_failures, require_reasons
 from pipeline_assets.cli.run import config_of, run_operation
 from pipeline_assets.cli.terminal import Parts, line, page, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings

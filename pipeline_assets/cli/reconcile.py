@@ -11,8 +11,7 @@ from typing import Any
 import typer
 from dagster_aws.s3 import S3Resource
 
-from pipeline_assets.cli.app import app
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, app
 from pipeline_assets.cli.run import open_runtime
 from pipeline_assets.cli.terminal import Parts, PlainConsole, line, page, plainly, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, print_failures
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, print_failures
 from pipeline_assets.cli.inspect import status_table
 from pipeline_assets.cli.run import load_in_chunks
 from pipeline_assets.cli.terminal import line, page, plainly, show, styled, terminal, write_json
@@ -25,7 +25,7 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.inspection.status import recorded_statuses
 from pipeline_assets.operations.recover import HourOutcome, Progress, Recovery, in_lines, size_text, whole_days
 from pipeline_assets.operations.recover_plan import RecoveryPlan, plan_recovery, recovery_request
-from pipeline_assets.orchestration.recover_job import outcome_table, plan_table
+from pipeline_assets.orchestration.operation_job import outcome_table, plan_table
 from resources.export_api import ExportApi
 from resources.landing.store import LandingStore
 from resources.ledger.store import own_ledger

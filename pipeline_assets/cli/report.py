@@ -6,7 +6,7 @@ import math
 import sys
 from datetime import UTC, datetime
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.terminal import Parts, line, page, show, styled, write_json
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError

@@ -15,10 +15,11 @@ import typer
 from dagster_aws.s3 import S3Resource
 from rich.console import Console
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
 from pipeline_assets.cli.inspect import status_table
 from pipeline_assets.cli.terminal import VERBOSE, Parts, line, page, plainly, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings
+from pipeline_assets.definitions import run_job
 from pipeline_assets.domain.days import chunks, requested_range
 from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
 from pipeline_assets.domain.masking import masked
@@ -26,14 +27,12 @@ from pipeline_assets.domain.report import Table
 from pipeline_assets.domain.requests import Attach, LoadCommand, LoadSource, Maintenance, Request
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.in_process import run_job
 from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension_statuses, joined_statuses
 from pipeline_assets.load.ledger_sync import UNKNOWN, attach_ledger
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.orchestration.jobs import DIMENSION_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.operation_job import MAINTENANCE_JOB
 from pipeline_assets.orchestration.runtime import production_ledger
-from pipeline_assets.orchestration.specs import range_tags
+from pipeline_assets.orchestration.specs import DIMENSION_JOB, JOB_OF_SOURCE, range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS, EVERY_TABLE
 from resources.failpoints import Failpoint, failpoint

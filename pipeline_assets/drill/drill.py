@@ -14,6 +14,7 @@ import dagster as dg
 from dagster_aws.s3 import S3Resource
 from pyspark.sql import SparkSession
 
+from pipeline_assets.definitions import run_job
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
@@ -29,13 +30,11 @@ from pipeline_assets.drill.scenarios import (
     rebuild_faults,
     recovery_faults,
 )
-from pipeline_assets.in_process import run_job
 from pipeline_assets.load.file_tasks import slice_digests
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
-from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import WORKING, liveness, report_dead_runs
-from pipeline_assets.orchestration.specs import asset_key, range_tags
+from pipeline_assets.orchestration.specs import JOB_OF_SOURCE, asset_key, range_tags
 from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
 from pipeline_assets.tables.table import Table

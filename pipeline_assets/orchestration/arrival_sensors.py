@@ -16,7 +16,6 @@ from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import first_arrivals
-from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
 from pipeline_assets.orchestration.sensor_requests import (
     DAYS_PER_TICK,
     Cursor,
@@ -26,7 +25,7 @@ from pipeline_assets.orchestration.sensor_requests import (
     load_sensor,
     request,
 )
-from pipeline_assets.orchestration.specs import landing_key
+from pipeline_assets.orchestration.specs import JOB_OF_SOURCE, landing_key
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
 

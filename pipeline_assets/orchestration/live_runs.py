@@ -12,8 +12,7 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.processes import Life, Process
 from pipeline_assets.domain.rebuilds import GREEN
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.orchestration.jobs import PRIORITIES
-from pipeline_assets.orchestration.specs import asset_key
+from pipeline_assets.orchestration.specs import PRIORITIES, asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.processes import sight
 from resources.ledger.store import Ledger, own_ledger

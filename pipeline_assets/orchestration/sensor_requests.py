@@ -19,9 +19,8 @@ from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.deliveries.readiness import HourObservation
 from pipeline_assets.orchestration.events import LONGEST_TAG, description
-from pipeline_assets.orchestration.jobs import PRIORITIES
 from pipeline_assets.orchestration.live_runs import DIED_TAG, under_way
-from pipeline_assets.orchestration.specs import REASON_TAG, days_of, range_tags
+from pipeline_assets.orchestration.specs import PRIORITIES, REASON_TAG, days_of, range_tags
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
 

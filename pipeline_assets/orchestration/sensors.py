@@ -18,7 +18,6 @@ from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
 from pipeline_assets.operations.notices import register_receivers, send_notices
 from pipeline_assets.orchestration.arrival_sensors import arrival_sensor
-from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, PRIORITIES
 from pipeline_assets.orchestration.live_runs import OWN_TABLES, dead_runs_sensor, under_way
 from pipeline_assets.orchestration.sensor_requests import (
     NOTHING_TO_DO,
@@ -29,7 +28,7 @@ from pipeline_assets.orchestration.sensor_requests import (
     load_sensor,
     request,
 )
-from pipeline_assets.orchestration.specs import source_of
+from pipeline_assets.orchestration.specs import DIMENSION_JOB, HEAL_JOB, PRIORITIES, source_of
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger, own_ledger

@@ -7,7 +7,7 @@ from dagster_pyspark import LazyPySparkResource
 from pipeline_assets.config import load_settings
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.orchestration.jobs import calendar
+from pipeline_assets.orchestration.specs import calendar
 from resources.spark.session import configure_catalog
 
 DAILY_REVENUE = dg.AssetKey(["aggregates", "daily_revenue"])

@@ -17,7 +17,7 @@ from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.recover_job import RECOVER_JOB, RECOVER_OP
+from pipeline_assets.orchestration.operation_job import RECOVER_JOB, RECOVER_OP
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 from tests.support.builders import PROJECT, a_body, events_on

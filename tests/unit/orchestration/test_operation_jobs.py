@@ -19,8 +19,7 @@ from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.events import standing_events
-from pipeline_assets.orchestration.operation_job import RECONCILE_JOB, RECONCILE_OP
-from pipeline_assets.orchestration.recover_job import RECOVER_JOB, RECOVER_OP
+from pipeline_assets.orchestration.operation_job import RECONCILE_JOB, RECONCILE_OP, RECOVER_JOB, RECOVER_OP
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
@@ -134,7 +133,7 @@ def test_dagster_tries_again_what_time_can_heal(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     """Twice at most; then the run fails with its sentence."""
-    monkeypatch.setattr("pipeline_assets.orchestration.recover_job._RETRY_SECONDS", 0)
+    monkeypatch.setattr("pipeline_assets.orchestration.operation_job._RETRY_SECONDS", 0)
     deployment.vendor.fail(*[Answer(503, b"busy")] * failures)
     done = deployment.run()
     again = [event for event in done.all_events if event.event_type is dg.DagsterEventType.STEP_UP_FOR_RETRY]

@@ -10,13 +10,17 @@ import pytest
 from dagster._config import ConfigType
 from pydantic import Field, field_validator
 
-from pipeline_assets.definitions import build_defs
+from pipeline_assets.definitions import build_defs, refusals
 from pipeline_assets.domain.requests import Load, Maintenance, Rebuild, Reconcile, Recover, Release, Rollback
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.orchestration.operation_job import MAINTENANCE_OP, RECONCILE_OP, RELEASE_OP, ROLLBACK_OP
+from pipeline_assets.orchestration.operation_job import (
+    MAINTENANCE_OP,
+    RECONCILE_OP,
+    RECOVER_OP,
+    RELEASE_OP,
+    ROLLBACK_OP,
+)
 from pipeline_assets.orchestration.rebuild_job import REBUILD_OP
-from pipeline_assets.orchestration.recover_job import RECOVER_OP
-from pipeline_assets.orchestration.run_config import refusals
 
 SETTINGS = Settings(projects=("10001",), calendar_start=date(2026, 1, 1), notify_urls=("https://bi.example/hook",))
 JOBS = {job.name: job for job in build_defs(SETTINGS).get_repository_def().get_all_jobs()}

@@ -19,11 +19,10 @@ from dagster_aws.s3 import S3Resource
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.definitions import build_defs
+from pipeline_assets.definitions import build_defs, run_job
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, LedgerError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.drill.sandbox import as_environment
-from pipeline_assets.in_process import run_job
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import ALL_TABLES, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Table
