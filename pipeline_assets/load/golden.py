@@ -146,8 +146,7 @@ def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: d
 
     Raises LandingAccessError and LandingUnavailableError.
     """
-    listed = [entry for entry in landing.list_folder(PREFIX) if golden_key(first) <= entry.key <= golden_key(last)]
-    read = [_read(landing, entry, names) for entry in listed]
+    read = [_read(landing, entry, names) for entry in landing.list_folder(PREFIX, golden_key(first), golden_key(last))]
     return GoldenReading(
         GoldenSource.LANDING,
         frozenset(day for one in read for day in one.days),

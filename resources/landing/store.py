@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
-from itertools import islice
+from itertools import islice, takewhile
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 import obstore
@@ -126,13 +126,17 @@ class LandingStore:
         odd = tuple(sorted(odd_objects))
         return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
 
-    def list_folder(self, folder: str) -> Sequence[Listed]:
-        """Return every object below a folder of landing, sorted; empty without such a folder. Raises the errors of `list`."""
+    def list_folder(self, folder: str, first: str = "", last: str = "\U0010ffff") -> Sequence[Listed]:
+        """Return the objects below a folder of landing between two keys, sorted; empty without a folder. Raises as `list` does.
+
+        A bucket lists only the keys between; a folder is listed completely.
+        """
         with landing_errors(self.url):
             self._place.require()
-            listed = sorted(self._place.list_plainly(folder, ""))
-        failpoint(Failpoint.DURING_LISTING, folder)
-        return listed
+            found = self._place.list_plainly(folder, first[:-1])
+            if self._place.is_ordered:
+                found = takewhile(lambda entry: entry.key <= last, found)
+            return sorted(entry for entry in found if first <= entry.key <= last)
 
     def open(self, key: str, etag: str) -> IO[bytes]:
         """Open the version listed with `etag`, a large one spooled to disk; the caller closes it.

@@ -33,8 +33,10 @@ class Load:
 
     @property
     def shared(self) -> tuple[Any, ...]:
-        """Equal values allow one common load."""
-        return self.first, self.last, self.source, self.tables, self.now, repr(self.settings)
+        """Equal values allow one common load; decisions about named places are merged."""
+        whole = {name: value for name, value in self.decided.items() if not isinstance(value, dict)}
+        place = self.first, self.last, self.source, self.tables, self.now
+        return *place, repr(self.settings), repr(sorted(whole.items()))
 
 
 Steps = Generator[Load, Loaded, None]
@@ -145,7 +147,11 @@ def tell(
     **settings: Any,
 ) -> None:
     """Run all stories to their end, and report each under its own name."""
-    named = stories if isinstance(stories, Mapping) else {str(one.__name__): one for one in stories}
+    if not isinstance(stories, Mapping):
+        told = [(str(one.__name__), one) for one in stories]
+        stories = dict(told)
+        assert len(stories) == len(told), "two stories have one name"
+    named = stories
     projects = tuple(str(FIRST_PROJECT + number) for number in range(len(named)))
     world = pipeline(projects=projects, **settings)
     world.now = now
@@ -156,22 +162,25 @@ def tell(
         going[name] = (story, telling(story))
     failed: dict[str, BaseException] = {}
     answers: dict[str, Loaded] = {}
-    while going:
-        asked: list[tuple[Story, Load]] = []
-        for name, (story, steps) in [*going.items()]:
-            try:
-                asked.append((story, steps.send(answers[story.project]) if story.project in answers else next(steps)))
-            except StopIteration:
-                del going[name]
-            except BaseException as error:
-                failed[name] = error
-                del going[name]
-        answers = _carried_out(world, asked)
-        tables.forget()
-    for name in named:
-        with subtests.test(name):
-            if name in failed:
-                raise failed[name]
+    try:
+        while going:
+            asked: list[tuple[Story, Load]] = []
+            for name, (story, steps) in [*going.items()]:
+                try:
+                    sent = story.project in answers
+                    asked.append((story, steps.send(answers[story.project]) if sent else next(steps)))
+                except StopIteration:
+                    del going[name]
+                except BaseException as error:
+                    failed[name] = error
+                    del going[name]
+            answers = _carried_out(world, asked)
+            tables.forget()
+    finally:
+        for name in named:
+            with subtests.test(name):
+                if name in failed:
+                    raise failed[name]
 
 
 def _carried_out(world: Pipeline, asked: Sequence[tuple[Story, Load]]) -> dict[str, Loaded]:

@@ -20,7 +20,7 @@ from pipeline_assets.domain.skew import StepSkew, share_of
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.build.builder import Audit, Build, Builder, Inputs, Proposal, StagedSlices, TablePlan
+from pipeline_assets.load.build.builder import Audit, Build, Builder, Inputs, Proposal, StagedSlices, TablePlan, kept
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.refined_audit import audit_of, explain_keys, measure_refined, raw_counts
 from pipeline_assets.load.file_tasks import Place, each_range, files_of
@@ -219,15 +219,20 @@ class RefinedBuilder(Builder[Table]):
 
     @contextmanager
     def proposed(
-        self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
+        self,
+        runtime: Runtime,
+        key: Slice,
+        heads: Mapping[str, int],
+        *,
+        on_published: bool,  # noqa: ARG002 - raw is not derived
     ) -> Iterator[Proposal]:
         """Build from raw, together with the days that the slice may exchange events with."""
         near = sorted(neighbourhood([key], self.table.kind.exchange_days(runtime.settings)))
         published = runtime.lakehouse.read(self.table, heads[self.table.key]).where(slices_condition(self.table, near))
         losers = CompetingRows.as_of(runtime, heads, near).losers(near)
         raw = raw_rows(runtime, heads, near, [*(name for name in PLACE if name != "_source"), *KEY])
-        with super().proposed(runtime, key, heads, on_published=on_published) as proposal:
-            yield Proposal(proposal.rows, held_keys(published), held_keys(without(raw, losers)))
+        with kept(winning_rows(runtime, heads, [key], losers)) as rows:
+            yield Proposal(rows, held_keys(published), held_keys(without(raw, losers)))
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Inputs) -> DataFrame:
         """The winning rows among those of both raw tables."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.file_rows import SliceFile, row_count
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED
 from pipeline_assets.transforms.keys import (
     EVENT_CONTENTS,
@@ -54,13 +54,9 @@ def raw_counts(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice
     for file in found.files:
         rows[file.key] += file.rows
     # Metadata does not show which rows another program's delete files hide.
-    for key, count in each_of(runtime, replace(found, files=()), {"_line_number": "int"}, _row_count):
+    for key, count in each_of(runtime, replace(found, files=()), {"_line_number": "int"}, row_count):
         rows[key] += count
     return rows
-
-
-def _row_count(file: SliceFile, tables: Iterable[pa.Table]) -> tuple[Slice, int]:
-    return file.key, sum(rows.num_rows for rows in tables)
 
 
 def measure_refined(

@@ -254,12 +254,15 @@ def report(attempt: Attempt) -> TableReport:
     days = {key.event_date for key in plans.keys() | attempt.published.keys() | lost.keys()}
     standing = {one.key: one for one in standing_outcomes(ledger, attempt.table.key, request.projects, days)}
     standing |= {key: Outcome(attempt.table.key, key, Verdict.REFUSED) for key in lost.keys() - standing.keys()}
-    told = [_told(attempt, one, plans.get(key)) for key, one in standing.items()]
+    arrived = ledger.batch_days(attempt.source, request.projects, request.first_day, request.last_day)
+    told = [_told(attempt, one, plans.get(key), arrived) for key, one in standing.items()]
     outcomes = sorted(filter(None, told), key=lambda one: (not one.is_requested, one.key))
     return TableReport(attempt.table.key, tuple(outcomes), seconds=time.monotonic() - attempt.started_at)
 
 
-def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | None:
+def _told(
+    attempt: Attempt, one: Outcome, plan: BatchPlan | None, arrived: Mapping[BatchKey, Mapping[date, BatchDay]]
+) -> Outcome | None:
     """A day's outcome in this load's report; None without news if nobody requested it. A refused batch keeps its day red."""
     loss, is_published = attempt.losses.found.get(one.key), one.key in attempt.published
     one = replace(one, is_requested=plan is not None and plan.is_requested)
@@ -276,7 +279,8 @@ def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | N
     is_same = prior is not None and (prior.verdict, prior.reason) == (verdict, evaluation.reason)
     one = replace(one, is_repeat=is_same and not is_of_this_run and not is_good)
     if plan.is_requested:
-        return replace(one, figures={**one.figures, **_late(attempt, plan.key)})
+        late = rows_late(plan.key, arrived.get(plan.key, {}), attempt.runtime.settings)
+        return replace(one, figures={**one.figures, **late})
     if not is_good:
         is_news = plan.needs_work or plan.missing or is_of_this_run
         return one if verdict is BatchVerdict.REFUSED and is_news else None
@@ -284,10 +288,8 @@ def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | N
     return replace(one, was_good=not is_recovered) if is_recovered or is_published else None
 
 
-def _late(attempt: Attempt, batch: BatchKey) -> dict[str, float]:
-    settings, day = attempt.runtime.settings, batch.arrival_date
-    days = attempt.runtime.ledger.batch_days(attempt.source, [batch.project_id], day, day).get(batch, {})
-    arrivals = [(batch.project_id, day, event_day, part.digest.rows) for event_day, part in days.items()]
-    late = lateness(arrivals)[""]
-    missed = {"rows_beyond_window": late.missed_beyond(settings.reprocessing_window_days)}
+def rows_late(batch: BatchKey, days: Mapping[date, BatchDay], settings: Settings) -> dict[str, float]:
+    """Figures of a batch's rows that arrived late; `days`: event day -> its rows."""
+    arrivals = [(batch.project_id, batch.arrival_date, day, part.digest.rows) for day, part in days.items()]
+    missed = {"rows_beyond_window": lateness(arrivals)[""].missed_beyond(settings.reprocessing_window_days)}
     return {**missed, **out_of_reach(arrivals, settings)}

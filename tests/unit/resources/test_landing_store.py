@@ -44,7 +44,9 @@ from resources.failpoints import Failpoint
 from resources.landing import bucket as landing_places
 from resources.landing import folder as landing_folder
 from resources.landing import store as landing_store
+from resources.landing.bucket import Bucket
 from resources.landing.folder import Folder
+from resources.landing.place import Listed
 from resources.landing.store import LandingStore, each_at_once
 from tests.support.s3 import a_server_that_answers
 
@@ -213,6 +215,29 @@ def test_a_folder_is_listed_whole_whatever_its_names(place: Place) -> None:
     assert sizes == [("golden/2026-02-02.csv", 6), ("golden/notes.txt", 6)]
     assert whole(place.store, first.key, first.etag) == b"dayday"
     assert place.store.find(first.key) == first
+
+
+def test_a_folder_is_listed_between_two_keys(place: Place) -> None:
+    keys = [f"golden/2026-02-{number:02}.csv" for number in range(1, 5)]
+    for key in keys:
+        place.put(key, b"day")
+    assert [one.key for one in place.store.list_folder("golden", keys[1], keys[2])] == keys[1:3]
+
+
+def test_a_bucket_is_asked_for_nothing_beyond_the_last_key() -> None:
+    store, asked = a_store("s3://bucket"), list[tuple[str, str]]()
+
+    class Place(Bucket):
+        def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
+            asked.append((folder, after))
+            yield from (Listed(f"golden/{name}", "", 0) for name in "bc")
+            raise AssertionError("the listing goes on")
+
+        def require(self) -> None: ...
+
+    store._place = Place(**vars(store._place))
+    assert [one.key for one in store.list_folder("golden", "golden/b", "golden/b")] == ["golden/b"]
+    assert asked == [("golden", "golden/")]
 
 
 def test_a_window_holds_its_days_and_nothing_else(place: Place) -> None:
