@@ -53,30 +53,6 @@ class Failpoint(StrEnum):
     AFTER_SWAPS = "after_swaps"
 
 
-OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE})
-
-
-OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER})
-
-
-OF_REBUILDS = frozenset(
-    {
-        Failpoint.AFTER_GREEN,
-        Failpoint.AFTER_CHUNK,
-        Failpoint.BEFORE_REPORT,
-        Failpoint.BEFORE_SWAP,
-        Failpoint.AFTER_SWAPS,
-    }
-)
-
-
-OF_TABLE_BY_TABLE = frozenset({Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER})
-"""Points of a publish where no transaction spans tables and ledger (resources/publishing.py)."""
-
-
-OF_ROLLBACKS = frozenset({Failpoint.AFTER_LOOK})
-
-
 def failpoint(point: Failpoint, qualifier: str = "") -> None:
     """Call all watchers of this point."""
     for watcher in _watchers:
@@ -105,9 +81,5 @@ def stop_at(armed: str, signal_file: Path | None) -> Callable[[Failpoint, str], 
     return stop
 
 
-def _armed() -> list[Callable[[Failpoint, str], None]]:
-    armed, signal_file = os.environ.get(VARIABLE), os.environ.get(SIGNAL_FILE_VARIABLE)
-    return [stop_at(armed, Path(signal_file) if signal_file else None)] if armed else []
-
-
-_watchers = _armed()
+_armed, _signal_file = os.environ.get(VARIABLE), os.environ.get(SIGNAL_FILE_VARIABLE)
+_watchers = [stop_at(_armed, Path(_signal_file) if _signal_file else None)] if _armed else []

@@ -32,7 +32,7 @@ from resources.iceberg.slice_changes import (
     share_a_database,
     swap_pointers,
 )
-from resources.ledger.changes import Changes, require_decisions, require_inputs, require_not_held
+from resources.ledger.changes import Changes, decided_since, require_decisions, require_inputs, require_not_held
 from resources.ledger.writing import LedgerWriting
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def require_publishable(connection: Connection, request: PublishRequest) -> None
     recorded = {(record.table, record.key) for _, step in request.steps for record in step.slices}
     require_inputs(connection, {place: digest for place, digest in request.rests_on.items() if place not in recorded})
     for _, step in request.steps:
-        require_decisions(connection, step)
+        require_decisions(connection, step, decided_since(connection, step))
 
 
 class Publisher(ABC):
@@ -286,7 +286,7 @@ class TableByTable(Publisher):
             if request.minds_holds:
                 require_not_held(connection, {(change.table.key, key) for key in change.slices})
             for step in (step for table, step in request.steps if table == change.table.key):
-                require_decisions(connection, step)
+                require_decisions(connection, step, decided_since(connection, step))
 
 
 class Promise(StrEnum):

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from decimal import Decimal
 
+import sqlalchemy as sa
 from rich.console import Console
 from rich.table import Table
 
 from pipeline_assets.cli.terminal import line, styled
+from resources.ledger.schema import RUNS
 from resources.ledger.store import Ledger
 from sample_export.account import REASONS, ExportAccount
 from sample_export.demo_place import Deployment
@@ -38,9 +40,11 @@ class State:
             for reason in REASONS:
                 self.duplicates[key.project_id, key.event_date, reason] = int(record.figures.get(reason, 0))
         self.publications = len(ledger.publications())
-        run = ledger.last_run()
+        with ledger.transaction() as connection:
+            of_last = sa.select(RUNS.c.verdicts).order_by(RUNS.c.finished_at.desc()).limit(1)
+            verdicts = connection.execute(of_last).scalar() or {}
         self.verdicts = Counter[str]()
-        for name, count in (run["verdicts"] if run else {}).items():
+        for name, count in verdicts.items():
             self.verdicts[name.split()[1]] += count
         ledger.close()
 

@@ -261,7 +261,7 @@ MUTATIONS = [Mutation(*one) for one in (
      "        if known == Head(head):", "        if known is not None:",
      "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing"),
     (10, "a publish does not ask what persons excluded meanwhile", "resources/ledger/writing.py",
-     "            require_decisions(connection, changes)", "            pass",
+     "            require_decisions(connection, changes, decided)", "            pass",
      "tests/unit/resources/test_ledger_races.py::test_an_object_that_is_excluded_while_it_is_loaded_is_not_published"),
     (10, "a swap does not ask whether another run has the rebuild by now", "resources/publishing.py",
      "        request.alongside.require(connection)\n    steps", "        pass\n    steps",

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import SliceConflictError
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import QUARANTINE
@@ -68,47 +69,42 @@ class Changes:
 
 
 _HELD = "an operator held it meanwhile"
-_NAMED = 3
 
 
 def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
-    """Return the judged batches that others judged or decided about since; raises PublishConflictError where both loaded one."""
+    """Return the judged batches that others judged since; raises PublishConflictError where both loaded one."""
     reads = changes.read_batches
-    if not reads:
-        return set()
     accepted: dict[BatchKey, dict[str, str]] = {key: {} for key in reads}
     for key, object_key, etag in _of_batches(connection, changes, DELIVERIES, "object_key", "etag"):
         accepted[key][object_key] = etag
     judged = list(_of_batches(connection, changes, BATCHES, "verdict", "input_state", "run_id"))
     recorded = {key: (verdict, input_state) for key, verdict, input_state, _ in judged}
     reloaded = {key for key, read in reads.items() if accepted[key] != read.accepted}
-    if both := sorted(reloaded & _loaded(changes)):
+    if both := reloaded & _loaded(changes):
         raise _lost_batches(both, f"{_named(run for key, *_, run in judged if key in both)} loaded it meanwhile")
     rejudged = {key for key, read in reads.items() if recorded.get(key) != read.judgement}
-    return reloaded | rejudged | set(_decided_since(connection, changes))
+    return reloaded | rejudged
 
 
-def require_decisions(connection: Connection, changes: Changes) -> None:
+def require_decisions(connection: Connection, changes: Changes, decided: Mapping[BatchKey, str]) -> None:
     """Raise SliceConflictError where an operator excluded or included objects that this step loads or builds slices of."""
-    if batches := {key: said for key, said in _decided_since(connection, changes).items() if key in _loaded(changes)}:
-        keys = sorted(batches)
-        raise _lost_batches(keys, batches[keys[0]])
+    if batches := decided.keys() & _loaded(changes):
+        raise _lost_batches(batches, decided[min(batches)])
     slices = {(record.table, record.key) for record in changes.slices}
     slices |= {(publication.table, publication.key) for publication in changes.publications}
     if changes.exclusions is not None and slices:
         c = EXCLUSIONS.c
         query = sa.select(c.object_key, c.etag).where(c.project_id == ALL_PROJECTS, c.lifted_at.is_(None))
-        in_force = {(object_key, etag) for object_key, etag in connection.execute(query)}
+        in_force = {(row.object_key, row.etag) for row in connection.execute(query)}
         if in_force != changes.exclusions:
             raise _conflict(slices, _decided(changes.exclusions, in_force))
 
 
-def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, str]:
-    if not changes.read_batches:
-        return {}
+def decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, str]:
+    """Return the judged batches whose exclusions changed since -> how."""
     in_force: dict[BatchKey, set[tuple[str, str]]] = {key: set() for key in changes.read_batches}
-    for key, *version in _of_batches(connection, changes, EXCLUSIONS, "object_key", "etag"):
-        in_force[key].add((version[0], version[1]))
+    for key, object_key, etag in _of_batches(connection, changes, EXCLUSIONS, "object_key", "etag"):
+        in_force[key].add((object_key, etag))
     return {
         key: _decided(read.exclusions, in_force[key])
         for key, read in changes.read_batches.items()
@@ -126,14 +122,14 @@ def _loaded(changes: Changes) -> set[BatchKey]:
     return {delivery.batch for delivery in changes.deliveries} | changes.batch_days.keys()
 
 
-def _lost_batches(batches: Sequence[BatchKey], reason: str) -> SliceConflictError:
-    subject = f"{batches[0]}" + (f" and {len(batches) - 1} more" if len(batches) > 1 else "")
+def _lost_batches(batches: Set[BatchKey], reason: str) -> SliceConflictError:
+    subject = few(sorted(batches), 1)
     lost = {(QUARANTINE.key, Slice(key.arrival_date, key.project_id)) for key in batches}
     return SliceConflictError(subject, reason, "The load lists and reads it again", lost)
 
 
 def _of_batches(connection: Connection, changes: Changes, table: sa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    keys = [(key.source.value, key.project_id, key.arrival_date) for key in changes.read_batches]
+    keys = {(key.source.value, key.project_id, key.arrival_date) for key in changes.read_batches}
     where: list[sa.ColumnElement[bool]] = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
     where += [EXCLUSIONS.c.lifted_at.is_(None)] if table is EXCLUSIONS else []
     for source, project, day, *values in rows_of(connection, table, OF_BATCH, keys, *names, where=where):
@@ -155,46 +151,37 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
 
 def require_none_moved(connection: Connection, changes: Changes, unmoved: Collection[SliceRecord]) -> None:
     """Raise SliceConflictError where the row of a derived slice stays: the decision rests on an earlier state."""
-    written = {(record.table, record.key) for record in unmoved}
     places = {(record.table, record.key) for record in changes.slices if record.table not in SOURCE_OF_TABLE}
-    lost = places - written
-    if lost:
-        raise _conflict(lost, _why_moved(connection, changes, lost))
-
-
-def _why_moved(connection: Connection, changes: Changes, lost: Collection[tuple[str, Slice]]) -> str:
-    """The earlier writer. Maintenance keeps the publishing run in the row whose files it replaces."""
-    others = set(lost) - _held(connection, lost)
-    if not others:
-        return _HELD
+    lost = places - {(record.table, record.key) for record in unmoved}
+    if not lost:
+        return
+    others = lost - _held(connection, lost)
     read = {(record.table, record.key): record.digest for record in changes.slices}
     read |= {(record.table, record.key): record.digest_before for record in changes.publications}
     present = dict(_recorded(connection, others, SLICES.c.digest))
-    published = {place for place in others if present.get(place) != str(read[place])}
-    if not published:
-        return "maintenance wrote its files anew since it was read"
-    return f"{_winners(connection, published)} published it since it was read"
+    reason = "maintenance wrote its files anew since it was read" if others else _HELD
+    # Maintenance keeps the publishing run in the row whose files it replaces.
+    if published := {place for place in others if present.get(place) != str(read[place])}:
+        reason = f"{_winners(connection, published)} published it since it was read"
+    raise _conflict(lost, reason)
 
 
 def require_rewritten(connection: Connection, changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:
     """Raise SliceConflictError where a slice's row no longer names the files that were rewritten."""
-    moved = changes.rewritten.keys() - set(rewritten)
-    if moved:
+    if moved := changes.rewritten.keys() - set(rewritten):
         raise _conflict(moved, f"{_winners(connection, moved)} recorded other files of it since they were read")
 
 
 def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
     """Raise SliceConflictError where one of these (table, slice) has another digest on record."""
     present = dict(_recorded(connection, rests_on, SLICES.c.digest))
-    moved = {place for place, digest in rests_on.items() if present.get(place, str(EMPTY)) != str(digest)}
-    if moved:
+    if moved := {place for place, digest in rests_on.items() if present.get(place, str(EMPTY)) != str(digest)}:
         raise _conflict(moved, f"{_winners(connection, moved)} published it while slices were built from it")
 
 
 def require_not_held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> None:
     """Raise SliceConflictError where an operator holds one of these (table, slice)."""
-    held = _held(connection, slices)
-    if held:
+    if held := _held(connection, slices):
         raise _conflict(held, _HELD)
 
 
@@ -210,21 +197,18 @@ def _recorded(
     connection: Connection, slices: Collection[tuple[str, Slice]], column: sa.Column[str]
 ) -> Iterator[tuple[tuple[str, Slice], str]]:
     where = [HOLDS.c.released_at.is_(None)] if column.table is HOLDS else []
-    days, wanted = {(table, key.event_date) for table, key in slices}, set(slices)
-    for table, day, project, value in rows_of(
-        connection, column.table, OF_TABLE, days, "project_id", column.name, where=where
-    ):
+    wanted, days = set(slices), {(table, key.event_date) for table, key in slices}
+    rows = rows_of(connection, column.table, OF_TABLE, days, "project_id", column.name, where=where)
+    for table, day, project, value in rows:
         if (place := (table, Slice(day, project))) in wanted:
             yield place, value
 
 
 def _named(runs: Iterable[str | None]) -> str:
     names = sorted({run for run in runs if run})
-    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-    return f"run {shown}" if names else "another run"
+    return f"run {few(names)}" if names else "another run"
 
 
 def _conflict(moved: Collection[tuple[str, Slice]], reason: str) -> SliceConflictError:
-    table, key = min(moved)
-    subject = f"{table} {key}" + (f" and {len(moved) - 1} more" if len(moved) > 1 else "")
+    subject = few((f"{table} {key}" for table, key in sorted(moved)), 1)
     return SliceConflictError(subject, reason, "Nothing was published; it is built from fresh inputs", moved)

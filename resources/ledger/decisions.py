@@ -20,7 +20,7 @@ from pipeline_assets.domain.records import Exclusion, Hold
 from pipeline_assets.domain.slices import Slice, Source
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.lake_objects import LakeObjects
-from resources.ledger.engine import Database, Part
+from resources.ledger.engine import Database, Part, insert_into
 from resources.ledger.queries import arrived_within
 from resources.ledger.schema import DECISIONS, EXCLUSIONS, HOLDS, columns_of, record_of, row_of
 
@@ -304,15 +304,13 @@ class Interventions(Part):
             with self._write() as connection:
                 for gone in lost:
                     connection.execute(DECISIONS.delete().where(DECISIONS.c.name == gone))
-                self._is_new(connection, name)
-        for name in names:
-            if name in known:
-                continue
+                _note(connection, name)
+        for name in (name for name in names if name not in known):
             acts = self._kept.read(name)
             with self._write() as connection:
-                if self._is_new(connection, name):
-                    for act in acts:
-                        came_back[act.kind] += apply(connection, act)
+                _note(connection, name)
+                for act in acts:
+                    came_back[act.kind] += apply(connection, act)
         return came_back
 
     def _record(self, act: Act) -> None:
@@ -320,8 +318,9 @@ class Interventions(Part):
         name = None if self._kept is None else self._kept.write([act], datetime.fromisoformat(act.at))
         failpoint(Failpoint.BEFORE_LEDGER, "decision")
         with self._write() as connection:
-            if name is None or self._is_new(connection, name):
-                apply(connection, act)
+            if name is not None:
+                _note(connection, name)
+            apply(connection, act)
 
     def _next_at(self) -> str:
         """Now, but after all earlier decisions, also where a clock was ahead."""
@@ -333,8 +332,7 @@ class Interventions(Part):
             timespec="microseconds"
         )
 
-    def _is_new(self, connection: Connection, name: str) -> bool:
-        if connection.execute(sa.select(DECISIONS.c.name).where(DECISIONS.c.name == name)).first() is not None:
-            return False
-        connection.execute(DECISIONS.insert(), {"name": name, "recorded_at": datetime.now(UTC).isoformat()})
-        return True
+
+def _note(connection: Connection, name: str) -> None:
+    row = {"name": name, "recorded_at": datetime.now(UTC).isoformat()}
+    connection.execute(insert_into(connection, DECISIONS).on_conflict_do_nothing(), row)

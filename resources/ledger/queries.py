@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -187,11 +186,6 @@ class Queries(Part):
             for day, project, snapshot in self._rows(query.where(c.snapshot_id.in_(part)))
         }
 
-    def last_run(self) -> Mapping[str, Any] | None:
-        """Return the last recorded run: range, verdict counts, final snapshot of every table; None without runs."""
-        row = next(self._maps(sa.select(RUNS).order_by(RUNS.c.finished_at.desc()).limit(1)), None)
-        return dict(row) if row else None
-
 
 def head(connection: Connection, table: str) -> Head | None:
     """Return the recorded head of a table."""
@@ -205,23 +199,20 @@ OF_EVENTS = ("source", "project_id", "event_date")
 
 
 def conditions(
-    table: sa.Table, key: Sequence[str], wanted: Iterable[tuple[Any, ...]]
+    table: sa.Table, key: Sequence[str], wanted: Collection[tuple[Any, ...]]
 ) -> Iterator[list[sa.ColumnElement[bool]]]:
-    """Yield conditions that select the rows with these keys by an index."""
-    days: dict[tuple[Any, ...], set[date]] = defaultdict(set)
-    for *group, day in wanted:
-        days[tuple(group)].add(day)
-    for values in sorted(days):
-        for part in in_parts(sorted(days[values])):
-            same = [table.c[name] == value for name, value in zip(key, values, strict=False)]
-            yield [*same, table.c[key[-1]].in_(part)]
+    """Yield conditions that select, by an index, all rows with any combination of these keys' columns."""
+    *groups, days = (sorted(set(values)) for values in zip(*wanted, strict=True)) if wanted else ([],)
+    same = [table.c[name].in_(values) for name, values in zip(key, groups, strict=False)]
+    for part in in_parts(days):
+        yield [*same, table.c[key[-1]].in_(part)]
 
 
 def rows_of(
     connection: Connection,
     table: sa.Table,
     key: Sequence[str],
-    wanted: Iterable[tuple[Any, ...]],
+    wanted: Collection[tuple[Any, ...]],
     *names: str,
     where: Sequence[sa.ColumnElement[bool]] = (),
 ) -> Iterator[Any]:
@@ -229,7 +220,7 @@ def rows_of(
     # By its keys: with a join the database might read every recorded delivery.
     query = sa.select(*(table.c[name] for name in (*key, *names))).where(*where)
     for is_wanted in conditions(table, key, wanted):
-        yield from connection.execute(query.where(*is_wanted))
+        yield from (row for row in connection.execute(query.where(*is_wanted)) if row[: len(key)] in wanted)
 
 
 def arrived_within(

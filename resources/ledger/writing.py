@@ -21,6 +21,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
 from resources.ledger.changes import (
     Changes,
+    decided_since,
     moved_batches,
     require_decisions,
     require_none_moved,
@@ -64,7 +65,7 @@ class ChangeNotices:
             self._slices[table, Slice(day, project)] = SliceRecord(
                 table, Slice(day, project), Verdict(verdict), reason, is_final=bool(is_final), figures=figures or {}
             )
-        batches = [(one.key.source.value, one.key.project_id, one.key.arrival_date) for one in changes.batches]
+        batches = {(one.key.source.value, one.key.project_id, one.key.arrival_date) for one in changes.batches}
         rows = rows_of(connection, BATCHES, OF_BATCH, batches, "verdict", "reason")
         self._batches = {
             (batch := BatchKey(Source(source), project, day)): BatchRecord(batch, BatchVerdict(verdict), reason)
@@ -93,9 +94,8 @@ class ChangeNotices:
         chosen = {(one.table, one.key) for one in changed if one.cause.kind is not CauseKind.UNDELETED}
         since = dict.fromkeys(chosen - held, "")
         days = {(table, key.event_date) for table, key in since}
-        for table, day, project, at in rows_of(
-            self._connection, PUBLICATIONS, OF_TABLE, days, "project_id", "published_at"
-        ):
+        rows = rows_of(self._connection, PUBLICATIONS, OF_TABLE, days, "project_id", "published_at")
+        for table, day, project, at in rows:
             if (place := (table, Slice(day, project))) in since:
                 since[place] = max(since[place], at or "")
         arrivals = arrivals_since(self._connection, since)
@@ -122,7 +122,7 @@ class ChangeNotices:
             place = RAW_TABLES[batch.key.source].key, Slice(batch.key.arrival_date, batch.key.project_id)
             judged[place] = batch, self._batches.get(batch.key), batch.input_state or ""
         last: dict[Place, Notice] = {}
-        for is_day in conditions(NOTICES, OF_TABLE, ((table, key.event_date) for table, key in judged)):
+        for is_day in conditions(NOTICES, OF_TABLE, {(table, key.event_date) for table, key in judged}):
             last |= last_notices(self._connection, (NoticeKind.REFUSAL, NoticeKind.REFUSAL_END), *is_day)
         for place, (record, before, inputs) in judged.items():
             at, run_id = self._stamp["recorded_at"], self._stamp["run_id"]
@@ -134,7 +134,7 @@ class ChangeNotices:
 def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[Place, tuple[list[str], list[str]]]:
     """Return the objects of each slice's batches delivered since its time, and those excluded or included again, sorted."""
     earliest = min(since.values(), default="")
-    days = ((source.value, key.project_id, key.event_date) for source in Source for _, key in since)
+    days = {(source.value, key.project_id, key.event_date) for source in Source for _, key in since}
     batches: dict[tuple[str, str, date], list[Slice]] = defaultdict(list)
     for source, project, day, arrival in rows_of(connection, BATCH_DAYS, OF_EVENTS, days, "arrival_date"):
         batches[source, project, arrival].append(Slice(day, project))
@@ -164,9 +164,10 @@ class LedgerWriting:
         `is_strict`: others' changes of derived slices and of exclusions meanwhile are conflicts.
         """
         connection, stamp = self._connection, {"run_id": run_id, "recorded_at": self._now}
-        moved = moved_batches(connection, changes)
+        decided = decided_since(connection, changes)
+        moved = moved_batches(connection, changes) | decided.keys()
         if is_strict:
-            require_decisions(connection, changes)
+            require_decisions(connection, changes, decided)
         notices = ChangeNotices(connection, changes, stamp)
         batches = [batch for batch in changes.batches if batch.key not in moved]
         for forgotten, is_accepted in ((changes.forgotten_deliveries, True), (changes.forgotten_refusals, False)):

@@ -102,8 +102,11 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
 
 def _below(folder: Path | zipfile.Path, prefix: str) -> Iterator[tuple[str, bytes]]:
     for place in folder.iterdir():
-        if place.is_dir() and not place.name.startswith((".", "__pycache__")):
-            yield from _below(place, f"{prefix}{place.name}/")
+        if place.is_dir():
+            # A link to a folder may lead back here, or to anything.
+            is_link = isinstance(place, Path) and place.is_symlink()
+            if not is_link and not place.name.startswith((".", "__pycache__")):
+                yield from _below(place, f"{prefix}{place.name}/")
         elif place.is_file() and not place.name.startswith(".") and not place.name.endswith(".pyc"):
             yield f"{prefix}{place.name}", place.read_bytes()
 

@@ -26,10 +26,11 @@ from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.orchestration.live_runs import report_dead_runs
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
 from resources import failpoints
-from resources.failpoints import OF_MOVES, OF_REBUILDS, OF_RECOVERY, OF_ROLLBACKS, OF_TABLE_BY_TABLE, Failpoint
+from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
 from tests.support.builders import PROJECT, Pipeline, an_event, events_on
+from tests.support.points import OF_MOVES, OF_REBUILDS, OF_RECOVERY, OF_ROLLBACKS, OF_TABLE_BY_TABLE
 from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known
 from tests.support.victim import a_victim

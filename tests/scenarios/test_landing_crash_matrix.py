@@ -19,9 +19,10 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.operations.recover import NO_DATA_MARKER
-from resources.failpoints import OF_MOVES, OF_RECOVERY, VARIABLE, Failpoint
+from resources.failpoints import VARIABLE, Failpoint
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Vendor, a_vendor
+from tests.support.points import OF_MOVES, OF_RECOVERY
 from tests.support.shell import Shell
 
 DAY = date(2026, 2, 2)

@@ -24,11 +24,12 @@ from pipeline_assets.operations.rebuild_swap import swap
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
 from resources import failpoints
-from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
+from resources.failpoints import Failpoint
 from resources.iceberg.upkeep import Upkeep
 from resources.publishing import Promise, promise_of
 from tests.scenarios.test_rebuild import start
 from tests.support.builders import events_on
+from tests.support.points import OF_TABLE_BY_TABLE
 from tests.support.reader import Beside, Seen, a_reader
 from tests.support.shell import Done, OfPipeline
 

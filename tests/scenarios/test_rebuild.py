@@ -32,8 +32,9 @@ from pipeline_assets.tables.registry import DERIVED, table_by_key
 from pipeline_assets.tables.table import Measure, TableColumn
 from pipeline_assets.transforms.fold import EVENT_TYPE, MONEY, USER, Fold, Folded, fold_event_counts
 from resources import failpoints
-from resources.failpoints import OF_REBUILDS, Failpoint
+from resources.failpoints import Failpoint
 from tests.support.builders import PROJECT, an_event, events_on
+from tests.support.points import OF_REBUILDS
 from tests.support.reference import require_known
 from tests.support.shell import OfPipeline
 from tests.support.small_spark import SMALL

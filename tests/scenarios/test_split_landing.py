@@ -16,6 +16,7 @@ from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, events_on
+from tests.support.points import OF_MOVES
 from tests.support.reference import measured_digests, require_known
 
 pytestmark = pytest.mark.slow
@@ -77,7 +78,7 @@ def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
     seen: list[Failpoint] = []
 
     def meet(point: Failpoint, _: str) -> None:
-        if point in failpoints.OF_MOVES:
+        if point in OF_MOVES:
             source = meanwhile.pop((point, seen.count(point)), None)
             seen.append(point)
             if source is not None:

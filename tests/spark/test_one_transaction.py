@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.errors import LakehouseError, LedgerUnavailableError, SliceConflictError
@@ -29,6 +30,7 @@ from resources.iceberg.metadata import JavaTables, LiveFiles
 from resources.iceberg.slice_changes import SliceChange
 from resources.iceberg.upkeep import Upkeep
 from resources.ledger.changes import Changes
+from resources.ledger.schema import RUNS
 from resources.ledger.store import Ledger
 from resources.publishing import Promise, PublishRequest, promise_of, publisher_of
 from resources.spark.session import configure_catalog
@@ -242,7 +244,9 @@ def test_both_tables_and_the_ledger_change_at_the_same_moment(lake: Lake) -> Non
     # The second table was built from the first one's staged state; the record names the published one.
     assert recorded.pins == {BOTH[0].key: published[BOTH[0].key].snapshot_id}
     snapshots = {table.key: published[table.key].snapshot_id for table in BOTH}
-    assert dict((lake.ledger.last_run() or {})["snapshots"]) == snapshots
+    with lake.ledger.transaction() as connection:
+        of_run = sa.select(RUNS.c.snapshots).where(RUNS.c.run_id == request.run_id)
+        assert connection.execute(of_run).scalar_one() == snapshots
     (cut,) = [row for row in lake.everything()["tidemark_cuts"] if request.run_id in row]
     assert all(f'"{name}": "{number}"' in cut for name, number in snapshots.items())
 

@@ -28,13 +28,14 @@ from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.registry import table_by_key
 from resources import failpoints
-from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
+from resources.failpoints import Failpoint
 from resources.iceberg.errors import FAILURES, is_conflict
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
 from tests.support.attached import attach, is_attached
+from tests.support.points import OF_TABLE_BY_TABLE
 from tests.support.reference import by_slice, raw_rows, refined_rows, winners
 from tests.support.small_spark import BOTH_COMPILERS, SMALL, small_session
 

@@ -19,9 +19,10 @@ from pipeline_assets.drill.sandbox import Scratch, as_environment
 from pipeline_assets.drill.scenarios import Change, Disturbance, DrillState, faults, planned, recovery_faults
 from pipeline_assets.inspection.scratch import ledger_url
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
-from resources.failpoints import OF_MOVES, OF_ROLLBACKS, OF_TABLE_BY_TABLE, Failpoint
+from resources.failpoints import Failpoint
 from resources.publishing import Promise
 from sample_export.spec import ExportSpec
+from tests.support.points import OF_MOVES, OF_ROLLBACKS, OF_TABLE_BY_TABLE
 
 DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "10001")

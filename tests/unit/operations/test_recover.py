@@ -38,13 +38,14 @@ from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_ar
 from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
 from pipeline_assets.operations.recover_plan import HourState, RecoveryPlan, RecoveryRequest, hours_text, plan_recovery
 from resources.export_api import ExportApi
-from resources.failpoints import OF_RECOVERY, Failpoint, watch
+from resources.failpoints import Failpoint, watch
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.schema import RECOVERIES, RUNS
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor, zipped
+from tests.support.points import OF_RECOVERY
 from tests.support.policies import policy, recorded_requests, refused, unneeded
 
 DAY = date(2026, 2, 2)

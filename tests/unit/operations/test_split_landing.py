@@ -27,10 +27,11 @@ from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.operations import split_landing as comparison
 from pipeline_assets.operations.split_landing import Placed, Selection, find, read_prefix, relocate
 from resources import failpoints
-from resources.failpoints import OF_MOVES, Failpoint
+from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from tests.support.builders import a_body, events_on
+from tests.support.points import OF_MOVES
 from tests.support.policies import policy, recorded_requests, refused, unneeded
 from tests.support.s3 import BUCKET
 from tests.support.shell import commands
@@ -38,7 +39,6 @@ from tests.support.shell import commands
 PROJECT, DAY = "10001", date(2026, 2, 2)
 GRAMMAR = KeyGrammar("{prefix}_{date}_{hour}_complete")
 RECOVERED_AT = datetime(2026, 2, 20, 9, 30, tzinfo=UTC)
-OF_THE_MOVE = (Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE)
 Objects = dict[str, bytes]
 
 
@@ -274,7 +274,6 @@ def test_objects_are_moved_data_first_then_the_marker_then_the_sources_go(place:
     with watching(lambda point, qualifier: points.append((point, qualifier))):
         done = moved(place, found_in(place, keys=tuple(MIXED)))
     assert (len(done), refusals(done)) == (3, {})
-    assert set(OF_THE_MOVE) == OF_MOVES
     assert place.objects() == separate
     of_hour = [point for point, _ in points if point in OF_MOVES][:7]
     first = [Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY]
@@ -300,7 +299,7 @@ def test_killed_at_each_point_and_repeated_it_ends_as_if_it_had_lived(folder: Pl
     Outcome: no object is ever nowhere, or gone before its hour has a marker; in the end each is in its place once."""
     separate = a_mixed_landing(folder)
     content = {*folder.objects().values()}
-    kills = [*(point.value for point in OF_THE_MOVE), f"{Failpoint.AFTER_DELETE}:{MIXED[-1]}"]
+    kills = [*(point.value for point in sorted(OF_MOVES)), f"{Failpoint.AFTER_DELETE}:{MIXED[-1]}"]
     for armed in kills:
         environment = {**os.environ, failpoints.VARIABLE: armed}
         command = [sys.executable, "-c", _PROGRAM, folder.url, *MIXED]

@@ -90,7 +90,7 @@ def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str
 
 
 def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outcome: a name for each content; our modules and all of a user's package, nothing hidden, no bytecode."""
+    """Outcome: a name for each content; our modules and all of a user's package, nothing hidden or linked, no bytecode."""
     first, again = sent(), sent()
     assert (first.name, first.content) == (again.name, again.content)
     names = modules_in(first.content)
@@ -102,6 +102,7 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
     for name in (*inside, *outside, ".venv/lib/python3.11/site-packages/six.py", "cities/.cache/one.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("x = 1\n")
+    (package / "itself").symlink_to(package)
     monkeypatch.syspath_prepend(tmp_path)
     theirs = sent(extra_aggregates=("acme_tables.cities:CITIES",))
     added = modules_in(theirs.content) - names
