@@ -33,10 +33,7 @@ SECONDS = st.lists(st.integers(-3_600, YEAR), min_size=1, max_size=200)
 
 
 def a_sketch(seconds: Sequence[int]) -> LatenessSketch:
-    sketches = []
-    for one in seconds:
-        sketches.append(LatenessSketch({bin_of(one): 1}, 0, one, one))
-    return merged(sketches)
+    return merged(LatenessSketch({bin_of(one): 1}, 0, one, one) for one in seconds)
 
 
 def test_bins_are_those_of_the_library() -> None:

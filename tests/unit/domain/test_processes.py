@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,25 +15,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipeline_assets.domain.processes import (
-    LOOK_SECONDS,
-    PATIENT_LOOKS,
-    STILL_LOOKS,
-    Identity,
-    Life,
-    Process,
-    Sight,
-    Watch,
-)
+from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_LOOKS, Life, Process, Sight, Watch
 from resources.heartbeat import heartbeat
 from resources.ledger import processes as this_process
 from resources.ledger.schema import PROCESSES
 from resources.ledger.store import Ledger
 
 NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
-ELSEWHERE = Identity("other", "another boot", 4711, 99)
 RUN = "7d7fe6a4-0000-4000-8000-000000000001"
-A_PROCESS = Process(RUN, "daily_load", ELSEWHERE, steps=1, beats=7)
+A_PROCESS = Process(RUN, "daily_load", this_process.Identity("other", "another boot", 4711, 99), steps=1, beats=7)
 
 
 def watched(*looks: tuple[int, float]) -> Watch:
@@ -43,16 +34,16 @@ def watched(*looks: tuple[int, float]) -> Watch:
     return watch
 
 
-def standing_still(looks: int, *, beats: int = 7) -> Watch:
-    """The look that found the beat, and so many after it."""
-    return watched(*((beats, LOOK_SECONDS * number) for number in range(looks + 1)))
+def still(process: Process, looks: int) -> Process:
+    """After the look that found its beat, and so many more that found the same."""
+    return replace(process, watch=watched(*((process.beats, LOOK_SECONDS * number) for number in range(looks + 1))))
 
 
 def test_a_process_elsewhere_is_dead_when_its_beat_stands_still_and_not_before() -> None:
     """Scenario: looks find the same beat. Outcome: it runs until enough looks have, and again with its next beat."""
-    for still in range(STILL_LOOKS):
-        assert replace(A_PROCESS, watch=standing_still(still)).life(Sight.HIDDEN) is Life.RUNNING
-    dead = replace(A_PROCESS, watch=standing_still(STILL_LOOKS))
+    lives = [still(A_PROCESS, looks).life(Sight.HIDDEN) for looks in range(STILL_LOOKS + 1)]
+    assert lives == [Life.RUNNING] * STILL_LOOKS + [Life.DEAD]
+    dead = still(A_PROCESS, STILL_LOOKS)
     assert (dead.life(Sight.HIDDEN), replace(dead, beats=8).life(Sight.HIDDEN)) == (Life.DEAD, Life.RUNNING)
     assert replace(A_PROCESS, is_lost=True).life(Sight.HIDDEN) is Life.DEAD
 
@@ -66,8 +57,7 @@ def test_no_clock_kills_and_none_keeps_alive() -> None:
 
 
 def test_what_this_machine_sees_is_certain_at_once() -> None:
-    silent = replace(A_PROCESS, watch=standing_still(99))
-    assert (silent.life(Sight.THERE), A_PROCESS.life(Sight.GONE)) == (Life.RUNNING, Life.DEAD)
+    assert (still(A_PROCESS, 99).life(Sight.THERE), A_PROCESS.life(Sight.GONE)) == (Life.RUNNING, Life.DEAD)
     assert replace(A_PROCESS, is_ended=True).life(Sight.GONE) is Life.ENDED
 
 
@@ -75,15 +65,11 @@ def test_a_run_dies_with_its_process_and_not_with_its_op() -> None:
     """Outcome: a run is dead where none of its processes can live; other work is left alone."""
     ended = replace(A_PROCESS, is_ended=True)
     assert (ended.has_died_with_its_run(Sight.THERE), ended.has_died_with_its_run(Sight.GONE)) == (False, True)
-    assert not replace(ended, watch=standing_still(STILL_LOOKS)).has_died_with_its_run(Sight.HIDDEN)
-    long_ago = replace(ended, watch=standing_still(PATIENT_LOOKS))
-    assert long_ago.has_died_with_its_run(Sight.HIDDEN)
-    assert not replace(long_ago, steps=2).has_died_with_its_run(Sight.HIDDEN)
+    for hidden in (ended, Process(RUN, "daily_load", None)):
+        looks = [still(hidden, number).has_died_with_its_run(Sight.HIDDEN) for number in (STILL_LOOKS, PATIENT_LOOKS)]
+        assert looks == [False, True]
+    assert not replace(still(ended, PATIENT_LOOKS), steps=2).has_died_with_its_run(Sight.HIDDEN)
     assert not replace(A_PROCESS, steps=0).has_died_with_its_run(Sight.GONE)
-    missed = Process(RUN, "daily_load", None, watch=standing_still(STILL_LOOKS, beats=0))
-    assert not missed.has_died_with_its_run(Sight.HIDDEN)
-    missed = replace(missed, watch=standing_still(PATIENT_LOOKS, beats=0))
-    assert missed.has_died_with_its_run(Sight.HIDDEN)
 
 
 @pytest.mark.skipif(this_process.place() is None, reason="the system does not tell of processes in /proc")
@@ -106,12 +92,11 @@ def test_a_process_is_known_by_boot_namespaces_number_and_start() -> None:
     assert sight(of_child) is Sight.GONE
 
 
-def wait_until(is_so: object) -> None:
-    for _ in range(400):
-        if callable(is_so) and is_so():
-            return
+def wait_until(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end, "waited in vain"
         time.sleep(0.05)
-    pytest.fail("waited in vain")
 
 
 def execute(ledger: Ledger, *statements: sa.Executable) -> None:

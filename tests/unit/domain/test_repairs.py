@@ -97,9 +97,8 @@ def test_days_that_follow_each_other_are_one_run_and_no_day_is_lost() -> None:
     found = [one for shift in days for one in repairs_of(_facts(shift, hours_to_ask=asked[shift]))]
     found += repairs_of(_facts(0, project="10002", hours_to_ask=ALL_DAY))
     joined = together(found, 2)
-    assert [(one.project_id, one.first.day, one.last.day) for one in joined] == [
-        ("10001", 2, 3), ("10001", 4, 4), ("10001", 6, 7), ("10002", 2, 2),
-    ]  # fmt: skip
+    spans = [("10001", 2, 3), ("10001", 4, 4), ("10001", 6, 7), ("10002", 2, 2)]
+    assert [(one.project_id, one.first.day, one.last.day) for one in joined] == spans
     assert [key for one in joined for key in one.slices] == [*map(_key, days), _key(0, "10002")]
 
 

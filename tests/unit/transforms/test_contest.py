@@ -16,16 +16,7 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import LOST_UNREAD, KeyKind, RawRow, RowFate, defeat, outcomes
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.transforms.contest import (
-    FATES,
-    PROCESSED,
-    READ_TYPES,
-    RECEIVED,
-    SCHEMA,
-    contested_rows,
-    decide,
-    is_unread,
-)
+from pipeline_assets.transforms import contest
 from pipeline_assets.transforms.event_hashes import ROW_ID
 from tests.unit.domain.test_identity import delivered_whole
 
@@ -69,7 +60,7 @@ ROWS = (_FEW | st.integers(0, 1 << 32).map(_random_rows)).map(raw_rows_of).map(d
 
 
 _COLUMNS = (
-    "_day", "project_id", "_source", "_key_a", "_key_b", RECEIVED, PROCESSED,
+    "_day", "project_id", "_source", "_key_a", "_key_b", contest.RECEIVED, contest.PROCESSED,
     "_hash_a", "_hash_b", "_object_key", "_line_number", ROW_ID, "_is_nameless", "_is_unread",
 )  # fmt: skip
 
@@ -84,17 +75,17 @@ def table_of(rows: Sequence[RawRow]) -> pa.Table:
         place = (day, row.project_id, row.source.value, number // 2 - 1, -number, row.received_at, row.processed_at)
         names = (*row.content, row.object_key, row.line_number, row.named_row_id, is_nameless, row.unread is not None)
         made.append(dict(zip(_COLUMNS, place + names, strict=True)))
-    return pa.Table.from_pylist(made, SCHEMA)
+    return pa.Table.from_pylist(made, contest.SCHEMA)
 
 
 @settings(max_examples=200, deadline=None)
 @given(ROWS, PRECEDENCES, st.integers(0, 3))
 def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[Source], window: int) -> None:
     """Groups wider than the window, ties, nulls, blank ids, keys that share half of their hash, both sources."""
-    decided = decide(table_of(rows), precedence, window)
+    decided = contest.decide(table_of(rows), precedence, window)
 
     expected = outcomes(rows, precedence, window)
-    assert [FATES[fate] for fate in decided.fates] == expected
+    assert [contest.FATES[fate] for fate in decided.fates] == expected
     unread = []
     for row, fate in zip(rows, expected, strict=True):
         lost = defeat(row, fate, rows, precedence, window)
@@ -114,7 +105,7 @@ def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[S
 
 
 def test_no_row_is_decided_without_rows() -> None:
-    decided = decide(table_of([]), list(Source), 2)
+    decided = contest.decide(table_of([]), list(Source), 2)
     assert (len(decided.fates), decided.reasons(), decided.losers()) == (0, {}, {})
 
 
@@ -123,15 +114,15 @@ def test_rows_that_another_program_wrote_twice_or_without_a_place_both_stay() ->
     (row,) = raw_rows_of([("1", 0, Source.REGULAR, "i", "u", None, None, (1, 1), False, "a")])
     twice = table_of([row, row])
     placeless = [{**one, "_object_key": None, "_line_number": None} for one in twice.to_pylist()]
-    for table in (twice, pa.Table.from_pylist(placeless, SCHEMA)):
-        assert decide(table, list(Source), 1).losers() == {}
+    for table in (twice, pa.Table.from_pylist(placeless, contest.SCHEMA)):
+        assert contest.decide(table, list(Source), 1).losers() == {}
 
 
 def test_a_key_of_very_many_rows_takes_time_in_proportion() -> None:
     """Scenario: 20,000 rows of one key on ten days. Outcome: one winner on each day without a better one nearby."""
     drawn = [("1", at % 10, Source.REGULAR, "i", f"u{at}", None, None, (at, 0), False, "a") for at in range(20_000)]
-    decided = decide(table_of(raw_rows_of(drawn)), list(Source), 2)
-    counted = Counter(FATES[fate] for fate in decided.fates)
+    decided = contest.decide(table_of(raw_rows_of(drawn)), list(Source), 2)
+    counted = Counter(contest.FATES[fate] for fate in decided.fates)
     # The last day wins over two days before it, and every other day loses to a later one.
     assert counted == {RowFate.WINNER: 1, RowFate.SEND_DUPLICATE: 1_999, RowFate.SUPERSEDED_BY_OTHER_DAY: 18_000}
 
@@ -139,27 +130,27 @@ def test_a_key_of_very_many_rows_takes_time_in_proportion() -> None:
 _RAW = {
     "_key_a": [1, None, 2, 3],
     "_key_b": [1, 1, None, 4],
-    RECEIVED: [datetime(2026, 2, 2, tzinfo=UTC)] * 4,
-    PROCESSED: [None] * 4,
+    contest.RECEIVED: [datetime(2026, 2, 2, tzinfo=UTC)] * 4,
+    contest.PROCESSED: [None] * 4,
     "_hash_a": [5] * 4,
     "_hash_b": [6] * 4,
     "_object_key": ["o"] * 4,
     "_line_number": [1, 2, 3, 4],
     "insert_id": ["i", "i", "i", "\u200b"],
     ROW_ID: ["", "u", "u", " "],
-    "_extra": [f'{{"{PROCESSED}": "soon"}}', None, None, None],
+    "_extra": [f'{{"{contest.PROCESSED}": "soon"}}', None, None, None],
 }
 
 
 def _raw() -> pa.Table:
     types = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC")}
-    return pa.table({name: pa.array(_RAW[name], types[kind]) for name, kind in READ_TYPES.items()})
+    return pa.table({name: pa.array(_RAW[name], types[kind]) for name, kind in contest.READ_TYPES.items()})
 
 
 def test_a_files_rows_become_rows_of_a_contest() -> None:
     """Scenario: rows with a blank row id, half a key, no id. Outcome: those without a whole key take no part."""
-    found = contested_rows(_raw(), Slice(DAY, "1"), "regular")
-    assert found.schema == SCHEMA
+    found = contest.contested_rows(_raw(), Slice(DAY, "1"), "regular")
+    assert found.schema == contest.SCHEMA
     assert found.select(["_key_a", ROW_ID, "_is_nameless", "_is_unread", "_line_number"]).to_pylist() == [
         {"_key_a": 1, ROW_ID: None, "_is_nameless": False, "_is_unread": True, "_line_number": 1},
         {"_key_a": 3, ROW_ID: None, "_is_nameless": True, "_is_unread": False, "_line_number": 4},
@@ -171,21 +162,21 @@ def test_a_files_rows_become_rows_of_a_contest() -> None:
 @pytest.mark.parametrize(
     ("processed", "extra", "expected"),
     [
-        (None, f'{{"{PROCESSED}": "soon"}}', True),
-        (None, f'{{"{PROCESSED}": 12}}', True),
-        (None, f'{{"{PROCESSED}": {"9" * 5_000}}}', True),
-        (None, f'{{"{PROCESSED}": null}}', False),
-        (None, f'{{"x": {{"{PROCESSED}": "soon"}}}}', False),
-        (None, f'{{"{PROCESSED}": ', False),
-        (None, f'"{PROCESSED}"', False),
+        (None, f'{{"{contest.PROCESSED}": "soon"}}', True),
+        (None, f'{{"{contest.PROCESSED}": 12}}', True),
+        (None, f'{{"{contest.PROCESSED}": {"9" * 5_000}}}', True),
+        (None, f'{{"{contest.PROCESSED}": null}}', False),
+        (None, f'{{"x": {{"{contest.PROCESSED}": "soon"}}}}', False),
+        (None, f'{{"{contest.PROCESSED}": ', False),
+        (None, f'"{contest.PROCESSED}"', False),
         (None, None, False),
-        (datetime(2026, 2, 2, tzinfo=UTC), f'{{"{PROCESSED}": "soon"}}', False),
+        (datetime(2026, 2, 2, tzinfo=UTC), f'{{"{contest.PROCESSED}": "soon"}}', False),
     ],
     ids=["text", "number", "long number", "null", "deeper", "cut", "no object", "nothing", "read"],
 )
 def test_a_time_is_unread_where_it_was_delivered_and_is_null(
     processed: datetime | None, extra: str | None, expected: bool
 ) -> None:
-    schema = pa.schema([(PROCESSED, pa.timestamp("us", tz="UTC")), ("_extra", pa.string())])
-    rows = pa.Table.from_pylist([{PROCESSED: processed, "_extra": extra}], schema)
-    assert is_unread(rows).to_pylist() == [expected]
+    schema = pa.schema([(contest.PROCESSED, pa.timestamp("us", tz="UTC")), ("_extra", pa.string())])
+    rows = pa.Table.from_pylist([{contest.PROCESSED: processed, "_extra": extra}], schema)
+    assert contest.is_unread(rows).to_pylist() == [expected]

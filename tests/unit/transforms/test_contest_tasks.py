@@ -14,17 +14,8 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import RawRow, is_tie, rank
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
+from pipeline_assets.transforms import contest_tasks
 from pipeline_assets.transforms.contest import READ_TYPES, best_of_days
-from pipeline_assets.transforms.contest_tasks import (
-    _RIVAL,
-    CompetingSum,
-    Deciding,
-    Outcome,
-    Ranges,
-    RowsAmong,
-    competing_sums,
-    heavy_halves,
-)
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, with_columns
 from pipeline_assets.transforms.keys import first_halves, occurring_twice
 from tests.support.row_hash import row_hash
@@ -41,7 +32,7 @@ def _spread(table: pa.Table) -> pa.Table:
     return table.set_column(table.schema.get_field_index("_key_a"), "_key_a", halves)
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _told(outcome: contest_tasks.Outcome) -> dict[str, Any]:
     rows = {at: [row for part in parts for row in part.to_pylist()] for at, parts in outcome.losers.items()}
     losers = {at: sorted(tuple(row.values()) for row in of_slice) for at, of_slice in rows.items()}
     return {"reasons": outcome.reasons, "losers": losers, "competing": outcome.competing}
@@ -55,19 +46,19 @@ def test_parts_have_the_outcome_of_the_whole(
     """Keys with several rows count as hot, and their rows are divided by row id and by rank."""
     table = _spread(table_of(rows))
     wanted = frozenset(Slice(row.event_date, row.project_id) for row in rows[::2])
-    whole = Deciding(wanted, _PRECEDENCE, window)(0, [as_bytes(table)])
+    whole = contest_tasks.Deciding(wanted, _PRECEDENCE, window)(0, [as_bytes(table)])
 
     halves, counts = np.unique(table["_key_a"].to_numpy(), return_counts=True)
-    ranges = Ranges(usual, hot, halves[counts >= hot_rows].tobytes() if hot else b"")
+    ranges = contest_tasks.Ranges(usual, hot, halves[counts >= hot_rows].tobytes() if hot else b"")
     is_hot = np.isin(table["_key_a"].to_numpy(), np.frombuffer(ranges.hot_halves, np.int64))
     guests = as_bytes(best_of_days(table.filter(pa.array(is_hot)).combine_chunks(), _PRECEDENCE))
-    deciding = Deciding(wanted, _PRECEDENCE, window, ranges, guests if hot else None)
+    deciding = contest_tasks.Deciding(wanted, _PRECEDENCE, window, ranges, guests if hot else None)
     divided: dict[int, list[bytes]] = defaultdict(list)
     for at in range(0, table.num_rows, 7):
         for part, of_part in ranges.divided(table.slice(at, 7).combine_chunks()):
             divided[part].append(as_bytes(of_part))
     assert all(0 <= part < ranges.parts for part in divided)
-    outcome = Outcome()
+    outcome = contest_tasks.Outcome()
     for part, told in divided.items():
         outcome.add(deciding(part, told))
     assert _told(outcome) == _told(whole)
@@ -77,7 +68,7 @@ def test_no_part_holds_all_rows_of_a_hot_key() -> None:
     """Scenario: 8,000 rows of one key with their own row ids. Outcome: each of eight parts has about an eighth."""
     place = ("1", DAY, Source.REGULAR, "o")
     table = table_of([RawRow(*place, n, (), "i", f"u{n}", None, None, (n, 0)) for n in range(8_000)])
-    ranges = Ranges(1, 8, np.asarray([-1], np.int64).tobytes())
+    ranges = contest_tasks.Ranges(1, 8, np.asarray([-1], np.int64).tobytes())
     sizes: Counter[int] = Counter()
     for part, of_part in ranges.divided(table):
         sizes[part] += of_part.num_rows
@@ -102,18 +93,18 @@ def test_a_file_tells_its_halves_and_its_rows_among_some() -> None:
     """Outcome: only rows of the wanted keys, of the wanted days' best."""
     batches = [_raw([1, 2, None]), _raw([2, 2, 3])]
     assert np.frombuffer(first_halves(_FILE, iter(batches)), np.int64).tolist() == [1, 2, 2, 2, 3]
-    assert heavy_halves(3, _FILE, iter(batches)) == {2: 3}
-    assert heavy_halves(3, _FILE, iter([])) == {}
+    assert contest_tasks.heavy_halves(3, _FILE, iter(batches)) == {2: 3}
+    assert contest_tasks.heavy_halves(3, _FILE, iter([])) == {}
     sources = {"raw/regular_events": "regular"}
     wanted = np.asarray([2, 3], np.int64).tobytes()
     for halves, expected in ((wanted, [2, 2, 2, 3]), (None, [1, 2, 2, 2, 3]), (b"", [])):
-        found = from_bytes(RowsAmong(sources, halves)(_FILE, iter(batches)))
+        found = from_bytes(contest_tasks.RowsAmong(sources, halves)(_FILE, iter(batches)))
         assert found["_key_a"].to_pylist() == expected
         assert set(found["_source"].to_pylist()) <= {"regular"}
     at = batches[0].schema.get_field_index("_line_number")
     numbers = [pa.array([first, first + 1, first + 2], pa.int32()) for first in (0, 10)]
     lines = [batch.set_column(at, "_line_number", one) for batch, one in zip(batches, numbers, strict=True)]
-    best = from_bytes(RowsAmong(sources, wanted, _PRECEDENCE)(_FILE, iter(lines)))
+    best = from_bytes(contest_tasks.RowsAmong(sources, wanted, _PRECEDENCE)(_FILE, iter(lines)))
     assert sorted(zip(best["_key_a"].to_pylist(), best["_line_number"].to_pylist(), strict=True)) == [(2, 11), (3, 12)]
 
 
@@ -126,13 +117,13 @@ def test_many_random_rows_of_few_keys_in_parts() -> None:
         for ids in [(f"i{rng.randrange(6)}", f"u{rng.randrange(900)}")]
     ]
     table = _spread(table_of(rows))
-    ranges = Ranges(2, 4, np.unique(table["_key_a"].to_numpy()).tobytes())
+    ranges = contest_tasks.Ranges(2, 4, np.unique(table["_key_a"].to_numpy()).tobytes())
     wanted = frozenset([Slice(DAY, "1")])
-    deciding = Deciding(wanted, _PRECEDENCE, 1, ranges, as_bytes(best_of_days(table, _PRECEDENCE)))
-    outcome = Outcome()
+    deciding = contest_tasks.Deciding(wanted, _PRECEDENCE, 1, ranges, as_bytes(best_of_days(table, _PRECEDENCE)))
+    outcome = contest_tasks.Outcome()
     for part, of_part in ranges.divided(table):
         outcome.add(deciding(part, [as_bytes(of_part)]))
-    assert _told(outcome) == _told(Deciding(wanted, _PRECEDENCE, 1)(0, [as_bytes(table)]))
+    assert _told(outcome) == _told(contest_tasks.Deciding(wanted, _PRECEDENCE, 1)(0, [as_bytes(table)]))
 
 
 def _slice(row: RawRow) -> Slice:
@@ -150,11 +141,11 @@ def _equal(rows: Sequence[RawRow]) -> list[list[RawRow]]:
     return list(found.values())
 
 
-def _expected(rows: Sequence[RawRow], window: int) -> dict[Slice, CompetingSum]:
+def _expected(rows: Sequence[RawRow], window: int) -> dict[Slice, contest_tasks.CompetingSum]:
     """By the rule's words: each row of another day in the window whose key the slice holds, equal ones as one."""
     rows = [max(equal, key=_rank) for equal in _equal(rows)]
-    told = table_of(rows).select(list(_RIVAL)).to_pylist()
-    hashes = [row_hash(one, _RIVAL) for one in told]
+    told = table_of(rows).select(list(contest_tasks._RIVAL)).to_pylist()
+    hashes = [row_hash(one, contest_tasks._RIVAL) for one in told]
     found = {}
     for key in map(_slice, rows):
         own = [row for row in rows if _slice(row) == key]
@@ -166,7 +157,7 @@ def _expected(rows: Sequence[RawRow], window: int) -> dict[Slice, CompetingSum]:
                 digest += Digest(1, first, second)
                 is_tied |= any(_order(one) == _order(row) for one in same)
         if digest.rows:
-            found[key] = CompetingSum(digest, is_tied)
+            found[key] = contest_tasks.CompetingSum(digest, is_tied)
     return found
 
 
@@ -177,7 +168,7 @@ def _order(row: RawRow) -> tuple[object, ...]:
 @settings(max_examples=150, deadline=None)
 @given(ROWS, st.integers(0, 3))
 def test_digests_are_those_of_all_pairs(rows: list[RawRow], window: int) -> None:
-    found = competing_sums(table_of(rows), _PRECEDENCE, window) if rows else {}
+    found = contest_tasks.competing_sums(table_of(rows), _PRECEDENCE, window) if rows else {}
     assert found == _expected(rows, window)
     assert all(is_tie(str(told)) == told.is_tied for told in found.values())
 
@@ -193,8 +184,8 @@ def test_parts_add_up_where_equal_orders_stay_together(rows: list[RawRow], windo
         if own:
             is_guest = np.asarray([False] * len(own) + [True] * len(guests))
             table = table_of([*rows, *own, *guests]).slice(len(rows))
-            parts.append(competing_sums(table, _PRECEDENCE, window, is_guest))
-    total: dict[Slice, CompetingSum] = {}
+            parts.append(contest_tasks.competing_sums(table, _PRECEDENCE, window, is_guest))
+    total: dict[Slice, contest_tasks.CompetingSum] = {}
     for part in parts:
-        total |= {key: total.get(key, CompetingSum()) + one for key, one in part.items()}
+        total |= {key: total.get(key, contest_tasks.CompetingSum()) + one for key, one in part.items()}
     assert total == _expected(rows, window)

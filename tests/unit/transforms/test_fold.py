@@ -27,19 +27,10 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
+from pipeline_assets.transforms import fold_tasks
 from pipeline_assets.transforms.data_files import ARROW_TYPES, FileLayout
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, columns_of, joined, rows_with, shares_of
-from pipeline_assets.transforms.fold_tasks import (
-    FoldedTable,
-    TableRows,
-    WrittenSlice,
-    divide_facts,
-    fold_share,
-    fold_slices,
-    read_facts,
-    write_slices,
-)
 from resources.iceberg.lake_objects import LakeObjects
 from tests.support.row_hash import row_hash
 
@@ -198,7 +189,7 @@ def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) 
     wrong = SliceFold({key: Fold(fold.facts, lambda facts: broken(fold.function(facts)))}, RULE)
 
     def evaluation(one: SliceFold) -> Any:
-        (told,) = write_slices(_tables(table, tmp_path), [(KEY, one.of([one.narrow(rows)]))])
+        (told,) = fold_tasks.write_slices(_tables(table, tmp_path), [(KEY, one.of([one.narrow(rows)]))])
         written = told[1][key]
         assert Check.RECONCILES_WITH_REFINED.evaluate is not None
         return Check.RECONCILES_WITH_REFINED.evaluate(Totals(written.totals, written.controls, SETTINGS))
@@ -207,16 +198,16 @@ def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) 
     assert not evaluation(wrong).is_passed
 
 
-def _tables(table: AggregateTable, folder: Path) -> dict[str, FoldedTable]:
+def _tables(table: AggregateTable, folder: Path) -> dict[str, fold_tasks.FoldedTable]:
     types = {column.name: column.type for column in table.columns}
     layout = FileLayout(
         table_uuid="t", folder="data", field_ids={name: at for at, name in enumerate(types, 1)}, types=types,
         required=frozenset(), many_valued=frozenset(), day_column="event_date",
         spec_id=0, sort_order_id=1,
     )  # fmt: skip
-    form = TableRows(types, table.key_columns, table.partition_columns, table.write_order)
+    form = fold_tasks.TableRows(types, table.key_columns, table.partition_columns, table.write_order)
     store = LakeObjects(f"file://{folder}")
-    return {table.key: FoldedTable(form, layout, store, table.content_columns, tuple(table.measures))}
+    return {table.key: fold_tasks.FoldedTable(form, layout, store, table.content_columns, tuple(table.measures))}
 
 
 SALES = st.tuples(st.integers(-(10**30), 10**30), st.integers(0, 2**40), st.integers(0, 9))
@@ -229,7 +220,7 @@ def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) 
     table, folder = TABLES[REVENUE], tmp_path_factory.mktemp("files")
     tables, other = _tables(table, folder), replace(KEY, project_id="2")
     folded = [(KEY, {REVENUE: Folded(rows, {"revenue": 7})}), (other, {REVENUE: Folded(rows)})]
-    told = dict(write_slices(tables, folded))
+    told = dict(fold_tasks.write_slices(tables, folded))
     first, second = told[KEY][REVENUE], told[other][REVENUE]
     assert first.controls == {"revenue": Decimal("0.000007")}
     types = {column.name: column.type for column in table.columns if column.name in table.content_columns}
@@ -248,8 +239,8 @@ def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) 
 
 def test_a_slice_without_rows_has_controls_and_no_file(tmp_path: Path) -> None:
     """Scenario: a day without revenue. Outcome: the control says that no file is missing."""
-    told = write_slices(_tables(TABLES[REVENUE], tmp_path), [(KEY, {REVENUE: Folded({}, {"purchases": 0})})])
-    assert told == [(KEY, {REVENUE: WrittenSlice(controls={"purchases": 0})})]
+    told = fold_tasks.write_slices(_tables(TABLES[REVENUE], tmp_path), [(KEY, {REVENUE: Folded({}, {"purchases": 0})})])
+    assert told == [(KEY, {REVENUE: fold_tasks.WrittenSlice(controls={"purchases": 0})})]
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -261,7 +252,7 @@ def test_files_of_a_task_that_fails_are_deleted(tmp_path: Path) -> None:
         raise LakehouseError("refined/events", "a file is gone", "Look for it")
 
     with pytest.raises(LakehouseError):
-        write_slices(_tables(TABLES[REVENUE], tmp_path), slices())
+        fold_tasks.write_slices(_tables(TABLES[REVENUE], tmp_path), slices())
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -278,16 +269,16 @@ def test_a_slice_in_shares_is_the_slice_as_a_whole(
         pq.write_table(part := rows.slice(start, step), folder / f"{start}.parquet", row_group_size=7)
         slice_files.append(SliceFile("refined/events", KEY, f"{start}.parquet", 1, len(part)))
     types = {name: TYPES[name] for name in columns_of(fold.facts)}
-    read = partial(read_facts, LakeObjects(f"file://{folder}"), fold, types)
+    read = partial(fold_tasks.read_facts, LakeObjects(f"file://{folder}"), fold, types)
     tables = {key: one for table in TABLES.values() for key, one in _tables(table, folder).items()}
 
-    ((key, folded, whole),) = fold_slices(read, fold, tables, [slice_files])
+    ((key, folded, whole),) = fold_tasks.fold_slices(read, fold, tables, [slice_files])
     of_share: dict[int, list[bytes]] = defaultdict(list)
-    for number, told in divide_facts(read, {KEY: range(5, 5 + count)}, slice_files):
+    for number, told in fold_tasks.divide_facts(read, {KEY: range(5, 5 + count)}, slice_files):
         of_share[number].append(told)
-    shares = [fold_share(fold, [KEY] * (5 + count), number, told) for number, told in of_share.items()]
+    shares = [fold_tasks.fold_share(fold, [KEY] * (5 + count), number, told) for number, told in of_share.items()]
 
     assert (key, folded) == (KEY, len(events)) == (shares[0][0], sum(rows for _, rows, _ in shares))
-    ((_, divided),) = write_slices(tables, [(KEY, joined(told for _, _, told in shares))])
+    ((_, divided),) = fold_tasks.write_slices(tables, [(KEY, joined(told for _, _, told in shares))])
     first, second = ({name: replace(one, files=()) for name, one in made.items()} for made in (divided, whole))
     assert first == second

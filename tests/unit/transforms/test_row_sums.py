@@ -19,27 +19,16 @@ from pipeline_assets.domain.lateness import GREATEST_SECONDS, LatenessSketch, bi
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.transforms import row_sums
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.keys import KEY_TYPES, KeyRows, first_halves, keys_among, keys_by_range, occurring_twice
-from pipeline_assets.transforms.row_sums import (
-    OBJECT_TYPES,
-    ArrivedRows,
-    RefinedSums,
-    SummingRaw,
-    SummingRefined,
-    Twice,
-    arrived,
-    keys_twice,
-    objects_of,
-    objects_together,
-)
 from tests.support.row_hash import event_hash
 
 KEY = Slice(date(2026, 5, 10), "10001")
 FILE = SliceFile("raw/regular_events", KEY, "f.parquet", 1, 1)
-SUMMING = SummingRaw()
+SUMMING = row_sums.SummingRaw()
 AT = datetime(2026, 5, 10, 10, 30, tzinfo=UTC)
 _POWERS = [1 << n for n in range(34)]
 _LATENESS = st.one_of(
@@ -78,9 +67,9 @@ def in_batches(rows: Sequence[dict[str, Any]], cuts: Sequence[int], types: dict[
         yield a_table(rows[start:end], types)
 
 
-def together(found: Sequence[tuple[Slice, dict[date | None, ArrivedRows]]]) -> dict[Any, Any]:
+def together(found: Sequence[tuple[Slice, dict[date | None, row_sums.ArrivedRows]]]) -> dict[Any, Any]:
     days = {day for _, arrivals in found for day in arrivals}
-    return {day: arrived(arrivals[day] for _, arrivals in found if day in arrivals).batch_day for day in days}
+    return {day: row_sums.arrived(arrivals[day] for _, arrivals in found if day in arrivals).batch_day for day in days}
 
 
 def digest_of(rows: Sequence[dict[str, Any]]) -> Digest:
@@ -124,7 +113,7 @@ def test_sums_of_raw_are_those_of_its_rows_in_any_order_and_grouping(given_rows:
 @given(_SPLITS)
 def test_objects_are_counted_with_their_greatest_version(given_rows: tuple[Any, ...]) -> None:
     rows, cuts, _ = given_rows
-    found = objects_together([objects_of(FILE, in_batches(rows, cuts, OBJECT_TYPES))] * 2)
+    found = row_sums.objects_together([row_sums.objects_of(FILE, in_batches(rows, cuts, row_sums.OBJECT_TYPES))] * 2)
     counts = Counter(("10001", row["_arrival_date"], row["_object_key"]) for row in rows)
     assert {key: one.rows for key, one in found.items()} == {key: 2 * count for key, count in counts.items()}
     for (_, day, name), one in found.items():
@@ -155,7 +144,7 @@ def test_a_row_in_another_place_has_another_lineage(other: dict[str, Any]) -> No
     assert lineage(ROW, far) == lineage(far, ROW)
 
 
-CHECKING = SummingRaw(event_hashes())
+CHECKING = row_sums.SummingRaw(event_hashes())
 
 
 def sound_rows(count: int) -> pa.Table:
@@ -181,7 +170,7 @@ def test_a_false_hash_makes_the_digest_equal_none(name: str) -> None:
     """Outcome: a changed or missing hash or column gives a digest that equals no sound one, alone and in sums."""
     table = sound_rows(3)
     (sound,) = CHECKING(FILE, iter([table]))[1].values()
-    (stored,) = SummingRaw()(FILE, iter([table.select(list(SummingRaw().types))]))[1].values()
+    (stored,) = row_sums.SummingRaw()(FILE, iter([table.select(list(row_sums.SummingRaw().types))]))[1].values()
     assert sound == stored
     at = table.column_names.index(name)
     for value in (None, "x" if name == "insert_id" else 1):
@@ -190,10 +179,14 @@ def test_a_false_hash_makes_the_digest_equal_none(name: str) -> None:
         (found,) = CHECKING(FILE, iter([broken]))[1].values()
         assert found.digest.rows == 3
         assert found.digest != replace(found.digest, version=sound.digest.version)
-        assert arrived([found, sound]).digest.version == arrived([sound, found]).digest.version == found.digest.version
+        assert (
+            row_sums.arrived([found, sound]).digest.version
+            == row_sums.arrived([sound, found]).digest.version
+            == found.digest.version
+        )
 
 
-SUMMING_REFINED = SummingRefined()
+SUMMING_REFINED = row_sums.SummingRefined()
 NEXT_DAY = datetime(2026, 5, 11, tzinfo=AT.tzinfo)
 _IDS = st.sampled_from([None, "", " ", "\u3000\u200b", "i"])
 _BEFORE_1970 = datetime(1969, 12, 31, 23, tzinfo=AT.tzinfo)
@@ -224,7 +217,7 @@ def test_sums_of_refined_are_those_of_its_rows_in_any_order_and_grouping(
     ids = [(row["insert_id"], row["uuid"]) for row in rows]
     seen = [tuple(map(named, both)) for both in ids]
     received = [row["server_upload_time"] for row in rows]
-    assert one.sums == RefinedSums(
+    assert one.sums == row_sums.RefinedSums(
         digest_of(rows),
         false_hashes=0,
         rows_without_id=sum(both == (None, None) for both in seen),
@@ -241,7 +234,7 @@ def test_sums_of_refined_are_those_of_its_rows_in_any_order_and_grouping(
     assert first_halves(a_file(KEY), in_batches(rows, cuts, {"_key_a": "bigint"})) == one.keys
     shuffled, half = random.sample(rows, len(rows)), len(rows) // 2
     parts = [in_batches(part, [], SUMMING_REFINED.types) for part in (shuffled[:half], shuffled[half:])]
-    assert sum((SUMMING_REFINED(a_file(KEY), part).sums for part in parts), RefinedSums()) == one.sums
+    assert sum((SUMMING_REFINED(a_file(KEY), part).sums for part in parts), row_sums.RefinedSums()) == one.sums
 
 
 _HALVES = st.sampled_from([-(1 << 63), -1, 0, 1, 7, (1 << 63) - 1])
@@ -260,7 +253,7 @@ def test_rows_that_share_a_key_are_found_exactly(
     days: dict[Slice, list[tuple[int, int]]] = {}
     for day, project, *key in rows:
         days.setdefault(Slice(date(2026, 5, 10 + day), project), []).append((key[0], key[1]))
-    expected: dict[Slice, Twice] = {}
+    expected: dict[Slice, row_sums.Twice] = {}
     for slice_, keys in days.items():
         near, same = 0, 0
         for at, key in enumerate(keys):
@@ -273,26 +266,26 @@ def test_rows_that_share_a_key_are_found_exactly(
             near += any(gap <= window for gap in elsewhere)
             same += 0 in elsewhere
         if near:
-            expected[slice_] = Twice(near, same)
+            expected[slice_] = row_sums.Twice(near, same)
 
     def tables(key: Slice) -> Any:
         told = [{"_key_a": first, "_key_b": second} for first, second in days[key]]
         return in_batches(told, [len(told) // 2], KEY_TYPES)
 
     whole = [keys_among(None, a_file(key), tables(key)) for key in days]
-    assert keys_twice(whole, window) == expected
+    assert row_sums.keys_twice(whole, window) == expected
 
     suspected, _ = occurring_twice([one.first for one in whole])
     among = [keys_among(suspected.tobytes(), a_file(key), tables(key)) for key in days]
-    assert keys_twice(among, window) == expected
+    assert row_sums.keys_twice(among, window) == expected
     assert set(np.frombuffer(b"".join(one.first for one in among), np.int64).tolist()) == set(suspected.tolist())
 
     by_range: dict[int, list[KeyRows]] = {}
     for number, part in keys_by_range({}, ranges, whole):
         assert 0 <= number < ranges
         by_range.setdefault(number, []).append(part)
-    found: dict[Slice, Twice] = {}
+    found: dict[Slice, row_sums.Twice] = {}
     for parts in by_range.values():
-        for key, one in keys_twice(parts, window).items():
-            found[key] = Twice(*map(sum, zip(found.get(key, Twice()), one, strict=True)))
+        for key, one in row_sums.keys_twice(parts, window).items():
+            found[key] = row_sums.Twice(*map(sum, zip(found.get(key, row_sums.Twice()), one, strict=True)))
     assert found == expected
