@@ -98,7 +98,7 @@ class Check:
     COUNT_IS_EXPECTED = CheckRule(
         "count_is_expected",
         "The items are about as many as in the snapshot before, unless an operator accepts it.",
-        settings_read=("snapshot_max_shrink", "snapshot_max_growth", "change_min_rows"),
+        settings_read=("snapshot_max_shrink", "snapshot_max_growth"),
     )
     RECONCILES_WITH_SNAPSHOTS = CheckRule(
         "reconciles_with_snapshots",
@@ -113,7 +113,6 @@ class Check:
             "max_line_bytes",
             "snapshot_max_shrink",
             "snapshot_max_growth",
-            "change_min_rows",
         ),
     )
     ITEMS_ARE_KNOWN = CheckRule(
@@ -313,13 +312,14 @@ def read_acceptances(
     """Parse run config: for each kind, `table:day/project` -> reason.
 
     `kinds`: table -> the kind that it allows, also for an entry of another kind; `shared`: tables without projects.
+    Of two entries for the same day the first counts.
     Raises SettingsError for an unknown table or day, or a lacking project; UsageError for a bad reason.
     """
-    found = {}
+    found: dict[tuple[str, Slice], str] = {}
     for kind, entries in config.items():
         for name, reason in entries.items():
             named = [ALL_PROJECTS] if name.partition(":")[0] in shared else projects
-            found[_named(kind, name, kinds, named)] = a_reason(f"{kind.value} {name}", reason)
+            found.setdefault(_named(kind, name, kinds, named), a_reason(f"{kind.value} {name}", reason))
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,11 +35,6 @@ def _greatest() -> tuple[int, ...]:
 
 GREATEST_SECONDS = _greatest()
 """Bin -> the most whole seconds in it, exact up to 63 bits: no logarithm is rounded."""
-
-
-def bin_of(seconds: int) -> int:
-    """The bin of a lateness in whole seconds."""
-    return EARLY if seconds < 0 else AT_ONCE if seconds < 1 else bisect_left(GREATEST_SECONDS, seconds)
 
 
 @dataclass(frozen=True)

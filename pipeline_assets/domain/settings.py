@@ -34,6 +34,8 @@ ENV_PREFIX = "TIDEMARK_"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED = "keys_added", "keys_removed", "keys_changed"
 """Key changes of a slice, as shares of the keys it had before."""
+MOST_CHANGED_KEYS = 0.20
+"""Share of a final slice's keys whose content may change, however far the slice may grow."""
 _LARGEST_PROJECT = (1 << 63) - 1
 
 
@@ -261,10 +263,10 @@ class Settings(BaseSettings):
     def change_bound(self, table: str, measure: str) -> tuple[float, float]:
         """The shares by which a measure may shrink and grow; for a key measure, the share of keys."""
         own = self.change_bounds.get(f"{table}:{measure}", ChangeBound())
-        growth = self.change_max_shrink if measure == KEYS_REMOVED else self.change_max_growth
+        of_keys = {KEYS_REMOVED: self.change_max_shrink, KEYS_CHANGED: min(self.change_max_growth, MOST_CHANGED_KEYS)}
         return (
             self.change_max_shrink if own.shrink is None else own.shrink,
-            growth if own.growth is None else own.growth,
+            of_keys.get(measure, self.change_max_growth) if own.growth is None else own.growth,
         )
 
     def is_of_machine(self, name: str) -> bool:

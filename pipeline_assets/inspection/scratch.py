@@ -34,7 +34,7 @@ from resources.spark.session import configure_catalog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_UNBOUNDED_ROWS = 1 << 60
+_UNBOUNDED = 1 << 60
 _KINDS = ("proof", "drill")
 _NAME = re.compile(rf"({'|'.join(_KINDS)})_[0-9a-f]{{8}}")
 PARTS = ("disturbed", "calm")
@@ -45,7 +45,9 @@ def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, 
     names = {
         "catalog_name": catalog_name,
         "warehouse_url": warehouse_url,
-        "change_min_rows": _UNBOUNDED_ROWS,
+        "change_min_rows": _UNBOUNDED,
+        "snapshot_max_shrink": _UNBOUNDED,
+        "snapshot_max_growth": _UNBOUNDED,
     }
     return settings.model_copy(update=names | changes)
 

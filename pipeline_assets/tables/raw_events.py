@@ -47,7 +47,6 @@ def _raw(source: Source, prefix: str) -> Table:
         write_order=("_arrival_date", "_object_key", "_line_number"),
         kind=DELIVERED,
         checks=(Check.DELIVERY_RECONCILES, Check.DELIVERY_COMPLETE),
-        exact_bounds=("_arrival_date",),
         many_valued=MANY_VALUED,
         version="2",
         settings_read=("max_object_bytes", "max_line_bytes"),

@@ -207,7 +207,6 @@ class Table:
     settings_read: tuple[str, ...] = ()
     upstream: tuple[str, ...] = ()
     checks: tuple[CheckRule, ...] = ()
-    exact_bounds: tuple[str, ...] = ()
     many_valued: tuple[str, ...] = ()
     """Columns with almost no repeated values, which are written without a dictionary."""
     day_column: str = "event_date"

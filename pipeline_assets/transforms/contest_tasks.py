@@ -30,7 +30,17 @@ from pipeline_assets.transforms.contest import (
     source_places,
 )
 from pipeline_assets.transforms.data_files import Store
-from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, Longs, Mask, are_among, hashes_of, part_of, whole
+from pipeline_assets.transforms.event_hashes import (
+    KEY,
+    NO_LONGS,
+    ROW_ID,
+    Longs,
+    Mask,
+    are_among,
+    hashes_of,
+    part_of,
+    whole,
+)
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, by_number, from_bytes, narrow_rows
 from pipeline_assets.transforms.keys import halves_of
 
@@ -135,12 +145,9 @@ _ORDER = {"_key_b": "bigint", RECEIVED: "timestamp", PROCESSED: "timestamp"}
 
 def heavy_halves(least: int, _: SliceFile, tables: Iterator[pa.Table]) -> dict[int, int]:
     """First half with at least so many rows in a file -> its rows: a `RowsOf` for FIRST_HALF."""
-    halves, counts = np.unique(np.concatenate([_NONE, *map(halves_of, tables)]), return_counts=True)
+    halves, counts = np.unique(np.concatenate([NO_LONGS, *map(halves_of, tables)]), return_counts=True)
     is_heavy = counts >= least
     return dict(zip(halves[is_heavy].tolist(), counts[is_heavy].tolist(), strict=True))
-
-
-_NONE: Longs = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)

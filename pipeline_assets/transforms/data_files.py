@@ -126,7 +126,7 @@ class DataFileWriter:
         self._parts: dict[int, _Part] = {}
         self._begun: list[str] = []
         self.rows = 0
-        """Rows taken so far, and their bytes in memory."""
+        """Rows taken so far."""
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -239,6 +239,7 @@ def _bounds(chunks: Sequence[Any]) -> tuple[bytes | None, bytes | None]:
     known = [chunk.statistics for chunk in chunks if chunk.statistics.null_count < chunk.num_values]
     if not known or not all(one.has_min_max for one in known):
         return None, None
+    # No float is NaN, which a footer does not count: parsers refuse it.
     lowest, highest = min(one.min_raw for one in known), max(one.max_raw for one in known)
     if (form := _PACKED.get(known[0].physical_type)) is not None:
         return struct.pack(form, lowest), struct.pack(form, highest)

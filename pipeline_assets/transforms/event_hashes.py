@@ -136,6 +136,7 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 Longs = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+NO_LONGS: Longs = np.zeros(0, np.int64)
 LOWEST = int(np.iinfo(np.int64).min)
 _HALF = 32
 

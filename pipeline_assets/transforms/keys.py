@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
+from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours, numbers_of
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import (
     IDS,
     KEY,
-    LOWEST,
+    NO_LONGS,
     Longs,
     Mask,
     are_among,
@@ -204,7 +204,7 @@ class Contents:
 
 def _event_contents(rows: pa.Table) -> Columns:
     are_named = np.logical_or(*(~are_null(named(whole(rows[name]))) for name in IDS))
-    first, second, meaning = (longs(rows[name], LOWEST) for name in (*KEY, "_meaning_hash"))
+    first, second, meaning = (numbers_of(rows[name]) for name in (*KEY, "_meaning_hash"))
     return np.where(are_named, first, meaning), np.where(are_named, second, 0), meaning
 
 
@@ -253,8 +253,7 @@ def contents_of(contents: Contents, file: SliceFile, tables: Iterator[pa.Table])
 
 def joined(parts: Iterable[Columns]) -> Columns:
     """The columns of all parts."""
-    nothing = np.zeros(0, dtype=np.int64)
-    first, second, meaning = map(np.concatenate, zip((nothing, nothing, nothing), *parts, strict=True))
+    first, second, meaning = map(np.concatenate, zip([NO_LONGS] * 3, *parts, strict=True))
     return first, second, meaning
 
 

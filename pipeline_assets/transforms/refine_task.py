@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
-from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, Longs, Mask, longs, whole
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, NO_LONGS, EventHashes, Longs, Mask, longs, whole
 from pipeline_assets.transforms.file_rows import (
     SliceFile,
     as_bytes,
@@ -116,7 +116,7 @@ class ArrivalParts:
     def of(rows: int, narrow: Iterable[pa.Table]) -> ArrivalParts:
         """Parts of an eighth of the rows and at least _LEAST_ROWS, by whole days; `narrow`: rows with RECEIVED, read if many."""
         if rows <= _LEAST_ROWS:
-            return ArrivalParts(np.zeros(0, dtype=np.int64))
+            return ArrivalParts(NO_LONGS)
         found, counts = np.unique(np.concatenate([_days(of) for of in narrow]), return_counts=True)
         least = max(_LEAST_ROWS, -(-rows // _MOST_SHARES))
         ends, held = [], 0
@@ -167,7 +167,7 @@ class Refined:
     keys: dict[Slice, KeyDifference] = field(default_factory=dict)
     """How the keys of these slices change, unless very many differ."""
     tasks: list[int] = field(default_factory=list)
-    """For each task, the rows that it wrote and their bytes in memory."""
+    """For each task, the rows that it wrote."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Refining:
         return narrow_rows(file.store, file.path, types, is_chosen=is_chosen)
 
     def _held(self, numbers: RowNumbers, files: Sequence[_File]) -> tuple[HeldRows, list[int]]:
-        found, hashes, counts = [_NONE], [_NONE], []
+        found, hashes, counts = [NO_LONGS], [NO_LONGS], []
         for file in files:
             counts.append(0)
             for rows in self._narrow(file, ("_source", *NAMES)):
@@ -256,7 +256,7 @@ class Refining:
     def _new(self, numbers: RowNumbers, held: HeldRows, work: SliceWork) -> list[tuple[_File, Mask]]:
         """The raw files of a slice, each with a mask of the rows that refined lacks."""
         inputs, counts = list(self._inputs(work)), []
-        masks, hashes = [_NONE.astype(np.bool_)], [_NONE]
+        masks, hashes = [NO_LONGS.astype(np.bool_)], [NO_LONGS]
         for file, is_lost in inputs:
             counts.append(0)
             for rows in self._narrow(file, NAMES):
@@ -293,9 +293,6 @@ class Refining:
             return None
         line, key = sample.column("_line_number")[at], sample.column("_object_key")[at]
         return f"holds line {line} of {key} with another hash than its own"
-
-
-_NONE: Longs = np.zeros(0, dtype=np.int64)
 
 
 class _File(NamedTuple):

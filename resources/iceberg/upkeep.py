@@ -129,14 +129,13 @@ def _create(tables: JavaTables, table: Table) -> None:
     order = tables.java_class("org.apache.iceberg.SortOrder").builderFor(schema)
     for column in table.write_order:
         order = order.asc(column)
-    bounds = {f"write.metadata.metrics.column.{column}": "full" for column in table.exact_bounds}
     building = (
         catalog.buildTable(name, schema)
         .withPartitionSpec(spec.identity(table.day_column).identity("project_id").build())
         .withSortOrder(order.build())
         .withLocation(tables.place(table))
     )
-    for key, value in (_PROPERTIES | bounds).items():
+    for key, value in _PROPERTIES.items():
         building = building.withProperty(key, value)
     if not catalog.namespaceExists(name.namespace()):
         catalog.createNamespace(name.namespace())

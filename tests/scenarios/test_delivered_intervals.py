@@ -10,6 +10,7 @@ import pytest
 
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.inspection.verify import ReplayMatch
+from pipeline_assets.load.build import snapshot
 from tests.scenarios.test_dimensions import EVENTS, LOADED, _asked_for, _record, _runs_of
 from tests.scenarios.test_prove import _prove
 from tests.support.dimensions import (
@@ -51,10 +52,11 @@ def _proof(p: Any, scratch: Path) -> dict[tuple[str, date], ReplayMatch]:
     }
 
 
-def test_delivered_intervals(pipeline: Any, tmp_path: Path) -> None:
+def test_delivered_intervals(pipeline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: the history of items comes with a snapshot; then broken, smaller, corrected and contradicting ones.
     Outcome: a refusal changes nothing; a correction recomputes the changed days; contradictions are not published."""
-    p = pipeline(delivered_intervals=("item",), change_min_rows=1)
+    monkeypatch.setattr(snapshot, "FEW_ITEMS", 1)
+    p = pipeline(delivered_intervals=("item",))
     p.now = datetime(2026, 2, 4, 12, tzinfo=UTC)
     days = (JANUARY, FIRST, SECOND)
     for day in days:

@@ -17,10 +17,11 @@ import pytest
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.settings import PROJECT_ROOT, ChangeBound, MissingSnapshot
+from pipeline_assets.domain.settings import PROJECT_ROOT, MissingSnapshot
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.inspection.replay import derived_table, replay
 from pipeline_assets.inspection.replay_result import Replay, ReplayBasis, ReplayResult
+from pipeline_assets.load.build import snapshot
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
@@ -170,11 +171,11 @@ def _landing(p: Any) -> LandingStore:
     return LandingStore.from_settings(p.settings)
 
 
-def test_bad_and_missing_snapshots(pipeline: Any) -> None:
+def test_bad_and_missing_snapshots(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: broken, doubled, smaller, unmarked, missing snapshots; a correction, an acceptance, a rollback.
     Outcome: each is refused in one sentence, good days load; the policy decides joins of a missing day; a hold lasts."""
-    # Snapshots of three items are bounded, aggregates of four events are not.
-    p = pipeline(change_min_rows=2, change_bounds={f"{ACTIVE}:events": ChangeBound(shrink=1, growth=10)})
+    monkeypatch.setattr(snapshot, "FEW_ITEMS", 2)
+    p = pipeline()
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     third, fourth = SECOND + timedelta(days=1), SECOND + timedelta(days=2)
     assert _asked_for(p) == (set(), "landing holds no snapshot of a dimension")

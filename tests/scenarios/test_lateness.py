@@ -13,13 +13,14 @@ import pytest
 
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.rules import Light
-from pipeline_assets.domain.lateness import LatenessSketch, bin_of, merged
+from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.file_tasks import arrival_days
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing.store import LandingStore
 from tests.support.builders import LATER, PROJECT, Outcome, Pipeline, a_pipeline, an_event
+from tests.support.reference import bin_of
 from tests.support.shell import OfPipeline
 
 pytestmark = pytest.mark.slow

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipeline_assets.domain.identity import RawRow, RowFate, outcomes
+from pipeline_assets.domain.lateness import AT_ONCE, EARLY, GREATEST_SECONDS
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
@@ -96,3 +98,8 @@ def refined_rows(lakehouse: Lakehouse) -> dict[Slice, Counter[Any]]:
     for row in frame.select("event_date", "project_id", HASH_A, HASH_B).collect():
         found[Slice(row["event_date"], row["project_id"])][row[HASH_A], row[HASH_B]] += 1
     return found
+
+
+def bin_of(seconds: int) -> int:
+    """The bin of a lateness in whole seconds."""
+    return EARLY if seconds < 0 else AT_ONCE if seconds < 1 else bisect_left(GREATEST_SECONDS, seconds)

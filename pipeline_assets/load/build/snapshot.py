@@ -80,9 +80,13 @@ def judge_count(
     return Evaluation(Check.COUNT_IS_EXPECTED, True, passes, figures=figures)
 
 
+FEW_ITEMS = 100
+"""Snapshots of at most this many items may change freely."""
+
+
 def beyond(before: int, rows: int, settings: Settings) -> str | None:
     """A text if a count differs from an earlier one (not 0) by more than the settings allow; else None."""
-    if max(before, rows) <= settings.change_min_rows:
+    if max(before, rows) <= FEW_ITEMS:
         return None
     change = (rows - before) / before
     if change < -settings.snapshot_max_shrink:

@@ -185,6 +185,13 @@ def test_bounds_of_one_measure() -> None:
     assert [one.is_passed for one in found] == [False, True, True, False]
 
 
+@pytest.mark.parametrize(("growth", "added", "changed"), [(0.5, 0.5, 0.2), (0.1, 0.1, 0.1)])
+def test_room_to_grow_lets_no_more_keys_change(growth: float, added: float, changed: float) -> None:
+    settings = Settings(change_max_growth=growth)
+    bounds = [settings.change_bound("refined/events", name)[1] for name in ("keys_added", "keys_changed")]
+    assert bounds == [added, changed]
+
+
 def test_what_comes_back_to_what_it_was_has_not_changed() -> None:
     then = Baseline({"rows": 800}, keys=800, totals={"keys_changed": 120}, content="h2:800:a:b")
     back = KeyChange(680, changed={"new delivery": 120})
@@ -290,6 +297,8 @@ def test_a_change_and_a_loss_are_told_apart() -> None:
     change, loss = {f"refined/events:{DAY}": "corrected"}, {f"{RAW}:{DAY}": "expired"}
     given = read_acceptances({AcceptanceKind.CHANGE: change, AcceptanceKind.MISSING: loss}, KINDS, [PROJECT])
     assert given == {("refined/events", key): "corrected", (RAW, key): "expired"}
+    twice = {f"refined/events:{DAY}": "the first", f"refined/events:{DAY}/{PROJECT}": "the second"}
+    assert read_acceptances({AcceptanceKind.CHANGE: twice}, KINDS, [PROJECT]) == {("refined/events", key): "the first"}
     with pytest.raises(SettingsError, match="has no deliveries that could be missing"):
         _read(f"refined/events:{DAY}", [PROJECT])
 

@@ -19,13 +19,13 @@ from pipeline_assets.domain.lateness import (
     Lateness,
     LatenessSketch,
     advise,
-    bin_of,
     lateness,
     merged,
     narrowness,
     out_of_reach,
 )
 from pipeline_assets.domain.settings import Settings
+from tests.support.reference import bin_of
 
 SHARES = (0.01, 0.5, 0.95, 0.99, 0.999)
 YEAR = 400 * 86_400

@@ -16,6 +16,7 @@ from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.records import Exclusion, InputDay, InputState, SliceRecord
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
+from pipeline_assets.load.build import snapshot
 from pipeline_assets.load.build.snapshot import judge_history
 from pipeline_assets.load.staleness import as_of
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
@@ -23,7 +24,7 @@ from pipeline_assets.load.staleness.facts import Facts, judging, rests_on
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 from pipeline_assets.tables.registry import require_known_dimensions
 
-SETTINGS = Settings(projects=("10001",), delivered_intervals=("item",), change_min_rows=1)
+SETTINGS = Settings(projects=("10001",), delivered_intervals=("item",))
 SNAPSHOT, VALIDITY = ITEM.snapshot, ITEM.validity
 DAY = date(2026, 2, 4)
 JANUARY, FEBRUARY, MARCH = (Slice(date(2026, month, 1), ALL_PROJECTS) for month in (1, 2, 3))
@@ -121,7 +122,10 @@ def test_the_newest_complete_delivery_stands_and_is_read_once() -> None:
         ({}, "; and so of 9 more days"),
     ],
 )  # fmt: skip
-def test_a_history_that_tells_of_far_other_counts_is_refused(days: Mapping[date, Digest], reason: str | None) -> None:
+def test_a_history_that_tells_of_far_other_counts_is_refused(
+    days: Mapping[date, Digest], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "FEW_ITEMS", 1)
     found = judge_history("x.csv", days, DAYS, SETTINGS)
     assert (found is None) if reason is None else (found is not None and reason in (found.reason or ""))
     assert judge_history("x.csv", days, {}, SETTINGS) is None, "the first of all is compared with nothing"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import named
-from pipeline_assets.domain.lateness import GREATEST_SECONDS, LatenessSketch, bin_of, merged
+from pipeline_assets.domain.lateness import GREATEST_SECONDS, LatenessSketch, merged
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.tables.refined_events import event_hashes
@@ -24,6 +24,7 @@ from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.keys import KEY_TYPES, KeyRows, first_halves, keys_among, keys_by_range, occurring_twice
+from tests.support.reference import bin_of
 from tests.support.row_hash import event_hash
 
 KEY = Slice(date(2026, 5, 10), "10001")
