@@ -53,32 +53,21 @@ class InputSlice:
         """Whether its original rows are still there."""
         return self.measured == self.recorded
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether there are no rows to compute from."""
-        return self.measured is None
-
     def __str__(self) -> str:
         """Where the rows are, and whether they are the original ones."""
-        name = f"{self.day.table} {self.day.day}"
         rows = f"{self.recorded.rows:,} rows"
-        if self.is_gone:
-            return f"{name}: {rows}, {self.reason}"
-        if not self.is_as_recorded:
-            return f"{name}: {self.change}"
-        if self.recorded == EMPTY:
-            return f"{name}: no rows"
-        if self.pin is None:
-            return f"{name}: {rows}, the same in snapshot {self.read_from} (its own snapshot is not on record)"
-        if self.read_from != self.pin:
-            return f"{name}: {rows}, the same in snapshot {self.read_from} (not read from snapshot {self.pin})"
-        return f"{name}: {rows}, from snapshot {self.pin}"
-
-    @property
-    def change(self) -> str:
-        """How its files differ from the record."""
-        assert self.measured is not None
-        return f"the files of snapshot {self.read_from} {other_rows(self.recorded, self.measured)}"
+        if self.measured is None:
+            told = f"{rows}, {self.reason}"
+        elif not self.is_as_recorded:
+            told = f"the files of snapshot {self.read_from} {other_rows(self.recorded, self.measured)}"
+        elif self.recorded == EMPTY:
+            told = "no rows"
+        elif self.read_from == self.pin:
+            told = f"{rows}, from snapshot {self.pin}"
+        else:
+            own = "its own snapshot is not on record" if self.pin is None else f"not read from snapshot {self.pin}"
+            told = f"{rows}, the same in snapshot {self.read_from} ({own})"
+        return f"{self.day.table} {self.day.day}: {told}"
 
 
 def other_rows(recorded: Digest, measured: Digest) -> str:
@@ -99,11 +88,6 @@ class Keys:
     removed: int = 0
     changed: int = 0
 
-    @property
-    def differing(self) -> int:
-        """Number of keys that differ."""
-        return self.added + self.removed + self.changed
-
     def __str__(self) -> str:
         """`keys added 3, changed 1`."""
         parts = {"added": self.added, "removed": self.removed, "changed": self.changed}
@@ -121,8 +105,9 @@ class Share:
 
     def __str__(self) -> str:
         """The cause with its keys and measures."""
-        figures = "".join(f"; {name} {by:+,.12g}" for name, by in self.figures.items())
-        return f"{self.cause}: keys {self.keys}{figures}" if self.keys.differing else f"{self.cause}: {self.keys}"
+        if not (self.keys.added or self.keys.removed or self.keys.changed):
+            return f"{self.cause}: {self.keys}"
+        return f"{self.cause}: keys {self.keys}" + "".join(f"; {name} {by:+,.12g}" for name, by in self.figures.items())
 
 
 @dataclass(frozen=True)
@@ -166,22 +151,14 @@ def lines_of(replay: Replay) -> Iterator[str]:
     yield f"  on record  {record.digest_after}"
     yield f"  computed   {replay.replayed if replay.replayed is not None else 'nothing'}"
     yield f"  code       {replay.code[0]}{'' if replay.code[0] == replay.code[1] else f', this one {replay.code[1]}'}"
-    for one in replay.inputs:
-        yield f"  input      {one}"
-    for text in replay.differing:
-        yield f"  differs    {text}"
-    for name, (then, now) in replay.settings.items():
-        yield f"  setting    {name}: {_shown(then)} then, {_shown(now)} today"
-    for cause in replay.causes:
-        yield f"  cause      {cause}"
-    for note in replay.notes:
-        yield f"  note       {note}"
+    listed = {"input": replay.inputs, "differs": replay.differing}
+    listed["setting"] = tuple(
+        f"{name}: {_shown(then)} then, {_shown(now)} today" for name, (then, now) in replay.settings.items()
+    )
+    for name, texts in (listed | {"cause": replay.causes, "note": replay.notes}).items():
+        yield from (f"  {name:<10} {text}" for text in texts)
     if replay.hint:
         yield f"  fix: {replay.hint}"
-    yield from _comparison(replay)
-
-
-def _comparison(replay: Replay) -> Iterator[str]:
     if replay.figures and not replay.is_equal:
         yield ""
         yield f"  {'':<24}{'published':>16}{'computed':>16}"
@@ -190,10 +167,7 @@ def _comparison(replay: Replay) -> Iterator[str]:
     if replay.keys is not None and not replay.is_equal:
         yield f"  keys {replay.keys}; {replay.keys.kept:,} are equal"
     if replay.shares:
-        yield ""
-        yield "  what makes the difference"
-        for share in replay.shares:
-            yield f"    {share}"
+        yield from ("", "  what makes the difference", *(f"    {share}" for share in replay.shares))
     for sample in replay.samples:
         yield ""
         yield f"  {sample.change}: {sample.name}"
@@ -208,6 +182,10 @@ def _shown(value: Any) -> str:
 def replay_json(replay: Replay) -> dict[str, Any]:
     """The JSON form for `--json`; snapshot ids are text, because they exceed the integers that JSON readers hold exactly."""
     record = replay.publication
+
+    def text(value: object) -> str | None:
+        return None if value is None else str(value)
+
     return {
         "table": record.table,
         "day": record.key.event_date.isoformat(),
@@ -219,10 +197,21 @@ def replay_json(replay: Replay) -> dict[str, Any]:
         "run_id": record.run_id,
         "published_at": record.published_at,
         "digest_on_record": str(record.digest_after),
-        "digest_computed": None if replay.replayed is None else str(replay.replayed),
+        "digest_computed": text(replay.replayed),
         "code_on_record": replay.code[0],
         "code_of_today": replay.code[1],
-        "inputs": [_input_json(one) for one in replay.inputs],
+        "inputs": [
+            {
+                "table": one.day.table,
+                "day": one.day.day.isoformat(),
+                "digest_on_record": str(one.recorded),
+                "digest_measured": text(one.measured),
+                "snapshot_on_record": text(one.pin),
+                "read_from_snapshot": text(one.read_from),
+                "reason": one.reason or None,
+            }
+            for one in replay.inputs
+        ],
         "differing_inputs": list(replay.differing),
         "settings": {name: {"then": then, "today": now} for name, (then, now) in replay.settings.items()},
         "causes": list(replay.causes),
@@ -233,18 +222,6 @@ def replay_json(replay: Replay) -> dict[str, Any]:
         "shares": [
             {"cause": share.cause, "keys": vars(share.keys), "measures": dict(share.figures)} for share in replay.shares
         ],
-    }
-
-
-def _input_json(one: InputSlice) -> dict[str, Any]:
-    return {
-        "table": one.day.table,
-        "day": one.day.day.isoformat(),
-        "digest_on_record": str(one.recorded),
-        "digest_measured": None if one.measured is None else str(one.measured),
-        "snapshot_on_record": None if one.pin is None else str(one.pin),
-        "read_from_snapshot": None if one.read_from is None else str(one.read_from),
-        "reason": one.reason or None,
     }
 
 
@@ -323,8 +300,6 @@ _GONE = (
     "Compare with today's inputs: --current; with landing: tidemark verify. A longer history keeps more: rollback_days"
 )
 _FILES = "Restore the files from the bucket's versions or a copy, or load the day again: docs/operations.md"
-_REPLAY_ELSEWHERE = "Replay it with the version of Tidemark, and the settings, that published it"
-_DEFECT = "Report it with this output, and raise the table's version where its build was changed"
 
 
 @dataclass(frozen=True)
@@ -342,7 +317,7 @@ def gone(inputs: Sequence[InputSlice]) -> list[Obstacle]:
     return [
         Obstacle(f"{one.day.table} {one.day.day}: {one.reason}", _FILES if one.is_lost else _GONE)
         for one in inputs
-        if one.is_gone
+        if one.measured is None
     ]
 
 
@@ -351,19 +326,22 @@ def as_published_causes(
 ) -> list[Obstacle]:
     """Why a replay from the original inputs differs, nearest to the source first; `published`: None if it is not the last one."""
     causes = [
-        Obstacle(f"input {one.day.table} {one.day.day} is not what it was: {one.change}", _FILES)
+        Obstacle(f"input {one.day.table} {one.day.day} is not what it was: {str(one).partition(': ')[2]}", _FILES)
         for one in inputs
-        if not one.is_gone and not one.is_as_recorded
+        if one.measured not in (None, one.recorded)
     ]
-    if replayed != recorded and not origin.are_settings_known:
-        text = "settings: those of then are not on record, and its code version says that they or the code were others"
-        causes.append(Obstacle(text, _REPLAY_ELSEWHERE))
-    elif replayed != recorded and not origin.is_same_code:
+    if replayed != recorded and not (origin.are_settings_known and origin.is_same_code):
         text = "code: another version published it, and this one makes other rows of the same inputs"
-        causes.append(Obstacle(text, _REPLAY_ELSEWHERE))
+        if not origin.are_settings_known:
+            text = (
+                "settings: those of then are not on record, and its code version says that they or the code were others"
+            )
+        hint = "Replay it with the version of Tidemark, and the settings, that published it"
+        causes.append(Obstacle(text, hint))
     elif replayed != recorded and not causes:
         text = "code: inputs, settings and code version are those on record, so code or a library changed without it"
-        causes.append(Obstacle(text, _DEFECT))
+        hint = "Report it with this output, and raise the table's version where its build was changed"
+        causes.append(Obstacle(text, hint))
     return [*causes, *of_published(recorded, published)]
 
 
@@ -373,12 +351,11 @@ def of_published(recorded: Digest, published: PublishedToday | None) -> Iterator
         return
     if isinstance(published.rows, str):
         yield Obstacle(f"the published rows cannot be read: {published.rows}", _FILES)
-    elif published.is_settled:
-        text = f"the published files were changed in their place: they {other_rows(recorded, published.rows)}"
-        yield Obstacle(text, _FILES)
-    else:
-        text = (
-            "the table was changed since it was recorded, by a foreign hand or by a run that has not recorded it: its files"
-            f" {other_rows(recorded, published.rows)}"
-        )
-        yield Obstacle(text, "Load the day: the load records what it finds, and builds it again")
+        return
+    other = other_rows(recorded, published.rows)
+    if published.is_settled:
+        yield Obstacle(f"the published files were changed in their place: they {other}", _FILES)
+        return
+    who = "by a foreign hand or by a run that has not recorded it"
+    text = f"the table was changed since it was recorded, {who}: its files {other}"
+    yield Obstacle(text, "Load the day: the load records what it finds, and builds it again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -29,16 +29,11 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.base import ObjectKeys
-from pipeline_assets.formats.export_archive import (
-    Archive,
-    Member,
-    opened_member,
-    read_archive,
-)
+from pipeline_assets.formats.export_archive import Archive, Member, opened_member, read_archive
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.operations.recover_plan import EXPORT_DELAY, HourState, PlannedHour, RecoveryPlan
-from resources.export_api import Download, ExportApi, export_keys
+from pipeline_assets.operations.recover_plan import EXPORT_DELAY, HourState, PlannedHour, RecoveryPlan, lacking_keys
+from resources.export_api import Download, ExportApi
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
 from resources.ledger.rebuilds import Recoveries
@@ -103,13 +98,21 @@ class Progress:
 
 
 @dataclass
-class _Keys:
-    """Whether a project's keys are its own, so that "no data" is believed."""
+class _Project:
+    """A project's hours to fetch, and whether its keys are its own, so that "no data" is believed."""
 
+    id: str
+    planned: Mapping[Hour, PlannedHour]
+    control: Hour | None
+    """An hour with rows in raw, asked for once, and only where nothing else proves the keys."""
     is_proven: bool = False
     doubt: TidemarkError | None = None
     silent: list[tuple[Hour, datetime]] = field(default_factory=list)
     """Hours without data and when the vendor said so; believed once an answer of the run proves the keys."""
+
+    def failed(self, lost: Iterable[HourRange], error: TidemarkError | None) -> Iterator[HourOutcome]:
+        for hour in sorted(hour for hours in lost for hour in hours):
+            yield HourOutcome(self.id, hour, HourFate.FAILED, error=error)
 
 
 @dataclass(frozen=True)
@@ -130,47 +133,43 @@ class Recovery:
         LedgerUnavailableError, DiskFullError, and SettingsError where no project has keys. The same call continues from there.
         """
         outcomes: dict[tuple[str, Hour], HourOutcome] = {}
+        projects: dict[str, dict[Hour, PlannedHour]] = {}
         for one in plan.asked:
-            if not one.is_fetched:
-                fate = HourFate.NO_DATA if one.state is HourState.NO_DATA else HourFate.ALREADY
-                fate = HourFate.NOT_EXPORTED if one.is_waited_for else fate
-                outcomes[one.project_id, one.hour] = HourOutcome(one.project_id, one.hour, fate)
-        _require_keys([project for project in plan.projects if plan.fetched(project)])
-        for project in plan.projects:
-            for outcome in self._project(
-                project, {one.hour: one for one in plan.fetched(project)}, plan.controls.get(project)
-            ):
+            if one.is_fetched:
+                projects.setdefault(one.project_id, {})[one.hour] = one
+                continue
+            fate = HourFate.NO_DATA if one.state is HourState.NO_DATA else HourFate.ALREADY
+            fate = HourFate.NOT_EXPORTED if one.is_waited_for else fate
+            outcomes[one.project_id, one.hour] = HourOutcome(one.project_id, one.hour, fate)
+        errors = [lacking_keys(project) for project in projects]
+        if errors and errors[0] is not None and all(errors):
+            raise errors[0]
+        for project, planned in projects.items():
+            for outcome in self._project(_Project(project, planned, plan.controls.get(project))):
                 outcomes[project, outcome.hour] = outcome
                 self.progress.settled(outcome)
         return [outcomes[one.project_id, one.hour] for one in plan.asked]
 
-    def _project(
-        self, project: str, planned: Mapping[Hour, PlannedHour], control: Hour | None
-    ) -> Iterator[HourOutcome]:
-        """`control`: an hour with rows in raw, asked for once, and only where nothing else proves the keys."""
-        pending, keys, futile = hour_ranges(planned, HOURS_AT_ONCE), _Keys(), 0
+    def _project(self, of: _Project) -> Iterator[HourOutcome]:
+        pending, futile = hour_ranges(of.planned, HOURS_AT_ONCE), 0
         error: TidemarkError | None = None
         while pending and error is None:
             # Hours that are refused for their time lie at one end: too old, or too new.
             hours = pending.pop(_PLACES[futile](len(pending)))
             try:
-                refusal = yield from self._part(project, hours, planned, keys)
+                refusal = yield from self._part(of, hours)
             except _OF_THE_PROJECT as failure:
                 error = failure
             else:
                 futile = 0 if refusal is None else futile + 1
                 error = refusal if futile == len(_PLACES) else None
-        for hour in sorted(hour for hours in pending for hour in hours):
-            yield HourOutcome(project, hour, HourFate.FAILED, error=error)
-        doubt = keys.doubt
-        if keys.silent and doubt is None and not keys.is_proven:
-            doubt = error or self._unproven(project, control)
-        for hour, answered_at in keys.silent:
-            yield self._hour(planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, doubt)
+        yield from of.failed(pending, error)
+        if of.silent and of.doubt is None and not of.is_proven:
+            of.doubt = error or self._unproven(of)
+        for hour, answered_at in of.silent:
+            yield self._hour(of.planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, of.doubt)
 
-    def _part(
-        self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour], keys: _Keys
-    ) -> Generator[HourOutcome, None, ExportRefusedError | None]:
+    def _part(self, of: _Project, hours: HourRange) -> Generator[HourOutcome, None, ExportRefusedError | None]:
         """Halve a day's hours where it helps, newest first; returns a refusal if none was served, raises project errors."""
         pending, refusals, is_served = [hours], 0, False
         while pending:
@@ -178,64 +177,58 @@ class Recovery:
             try:
                 # Landing's errors have types of their own, so other OS errors come from the disk of downloads.
                 with naming_the_disk(of_downloads=True):
-                    yield from self._range(project, part, planned, keys)
+                    yield from self._range(of, part)
                 refusals, is_served = 0, True
-            except (*_OF_THE_RANGE, *_OF_THE_PROJECT) as error:
+            except _OF_THE_PROJECT as error:
+                yield from of.failed([part, *pending], error)
+                raise
+            except _OF_THE_RANGE as error:
                 refusals += isinstance(error, ExportRefusedError)
-                is_of_project, is_refused = isinstance(error, _OF_THE_PROJECT), refusals > _DEEPEST
-                if len(part) > 1 and not is_of_project and not is_refused:
-                    pending += part.halves()
-                    continue
-                lost = [part]
-                if is_of_project or is_refused:
-                    lost, pending = [part, *pending], []
-                failure: TidemarkError = error
-                if is_refused:
+                if refusals > _DEEPEST:
                     reason = f"{error.reason}; after {refusals} such answers in a row it was not asked again"
-                    failure = ExportRefusedError(f"export of {project}", reason, error.hint)
-                for hour in sorted(hour for one in lost for hour in one):
-                    yield HourOutcome(project, hour, HourFate.FAILED, error=failure)
-                if is_of_project:
-                    raise
-                if isinstance(failure, ExportRefusedError) and is_refused and not is_served:
-                    return failure
+                    refusal = ExportRefusedError(f"export of {of.id}", reason, error.hint)
+                    yield from of.failed([part, *pending], refusal)
+                    return None if is_served else refusal
+                if len(part) > 1:
+                    pending += part.halves()
+                else:
+                    yield from of.failed([part], error)
         return None
 
-    def _range(
-        self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour], keys: _Keys
-    ) -> Iterator[HourOutcome]:
-        with self.api.fetch(project, hours, self.progress.received) as answer:
+    def _range(self, of: _Project, hours: HourRange) -> Iterator[HourOutcome]:
+        with self.api.fetch(of.id, hours, self.progress.received) as answer:
             failpoint(Failpoint.AFTER_DOWNLOAD, str(hours.first))
-            archive, file = self._archive(project, hours, answer)
-            keys.is_proven |= bool(archive.members)
-            there = self._there(project, hours)
+            archive, file = self._archive(of.id, hours, answer)
+            of.is_proven |= bool(archive.members)
+            there = self._there(of.id, hours)
             # A killed recovery may have left one of an hour's objects.
             delivered = {Hour(found.batch.arrival_date, found.hour) for found in there.values()}
             brought = archive.members.keys() | archive.bad_hours.keys()
             silent = [hour for hour in hours if hour not in brought and self._is_due(hour, answer.answered_at)]
-            denied = [hour for hour in silent if planned[hour].has_rows or hour in delivered]
-            doubt = _contradiction(project, hours, denied) if denied else None
+            denied = [hour for hour in silent if of.planned[hour].has_rows or hour in delivered]
+            doubt = _contradiction(of.id, hours, denied) if denied else None
             waiting: Collection[Hour] = ()
             if not archive.members:
                 # An archive without a whole hour proves the keys no more than "no data".
-                keys.doubt, waiting = keys.doubt or doubt, silent
-                keys.silent += [(hour, answer.answered_at) for hour in silent]
+                of.doubt, waiting = of.doubt or doubt, silent
+                of.silent += [(hour, answer.answered_at) for hour in silent]
             for hour in hours:
                 if hour not in waiting:
-                    yield self._hour(planned[hour], archive, file, there, answer.answered_at, doubt)
+                    yield self._hour(of.planned[hour], archive, file, there, answer.answered_at, doubt)
 
-    def _unproven(self, project: str, control: Hour | None) -> TidemarkError | None:
-        if control is None:
+    def _unproven(self, of: _Project) -> TidemarkError | None:
+        if of.control is None:
             reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
-            return ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
-        hours = HourRange(control, control)
+            return ExportContentError(f"export of {of.id}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
+        hours = HourRange(of.control, of.control)
         try:
-            with self.api.fetch(project, hours, self.progress.received) as answer:
-                archive, _ = self._archive(project, hours, answer)
+            with self.api.fetch(of.id, hours, self.progress.received) as answer:
+                archive, _ = self._archive(of.id, hours, answer)
         except (*_OF_THE_RANGE, *_OF_THE_PROJECT) as error:
             return error
-        bad = archive.bad_hours.get(control)
-        return None if archive.members else bad or _contradiction(project, hours, [control])
+        return (
+            None if archive.members else archive.bad_hours.get(of.control) or _contradiction(of.id, hours, [of.control])
+        )
 
     def _archive(self, project: str, hours: HourRange, answer: Download) -> tuple[Archive, IO[bytes]]:
         if answer.file is None:
@@ -318,17 +311,6 @@ class Recovery:
         return EXPORT_FORMAT.keys(self.settings.marker_pattern)
 
 
-def _require_keys(projects: Sequence[str]) -> None:
-    errors = []
-    for project in projects:
-        try:
-            export_keys(project)
-        except SettingsError as error:
-            errors.append(error)
-    if errors and len(errors) == len(projects):
-        raise errors[0]
-
-
 def _conflict(key: str) -> LandingConflictError:
     reason = "holds other bytes than the vendor exports now; nothing was overwritten, and the hour got no marker"
     return LandingConflictError(
@@ -374,36 +356,3 @@ def in_lines(plan: RecoveryPlan, say: Callable[[str], None]) -> Progress:
             say(f"{place[0]} {place[1]}: {good[place]} of {asked[place]} hours are there ({in_all})")
 
     return Progress(add, settle)
-
-
-@dataclass(frozen=True)
-class DayOutcome:
-    """Hours of one project and day with the same outcome."""
-
-    project_id: str
-    day: date
-    fate: HourFate
-    hours: tuple[int, ...]
-    objects: int
-    size_bytes: int
-    error: str | None
-
-
-def grouped(outcomes: list[HourOutcome]) -> list[DayOutcome]:
-    """Hours grouped by equal outcome, in the order they came."""
-    groups: dict[tuple[str, date, HourFate, str | None], list[HourOutcome]] = {}
-    for one in outcomes:
-        error = None if one.error is None else str(one.error)
-        groups.setdefault((one.project_id, one.hour.day, one.fate, error), []).append(one)
-    return [
-        DayOutcome(
-            project,
-            day,
-            fate,
-            tuple(one.hour.hour for one in found),
-            sum(one.objects for one in found),
-            sum(one.size_bytes for one in found),
-            error,
-        )
-        for (project, day, fate, error), found in groups.items()
-    ]

@@ -114,15 +114,6 @@ class RecoveryPlan:
         """The hours that the request includes."""
         return tuple(one for one in self.hours if one.is_asked)
 
-    def fetched(self, project_id: str) -> tuple[PlannedHour, ...]:
-        """The hours of a project to request from the vendor."""
-        return tuple(one for one in self.hours if one.is_fetched and one.project_id == project_id)
-
-    @property
-    def projects(self) -> tuple[str, ...]:
-        """Projects with requested hours."""
-        return tuple(dict.fromkeys(one.project_id for one in self.asked))
-
     @property
     def warnings(self) -> tuple[str, ...]:
         """A warning per refused day that a load would publish without hours that are neither in raw nor requested."""
@@ -182,17 +173,13 @@ def plan_recovery(
 
 @dataclass
 class _SourceHours:
-    listed: set[Hour] = field(default_factory=set)
-    marked: set[Hour] = field(default_factory=set)
+    listed: set[Hour]
+    marked: set[Hour]
     accepted: set[Hour] = field(default_factory=set)
     gone: set[Hour] = field(default_factory=set)
     refused: set[Hour] = field(default_factory=set)
     with_rows: set[Hour] = field(default_factory=set)
     batches: dict[date, BatchRecord] = field(default_factory=dict)
-
-    @property
-    def there(self) -> set[Hour]:
-        return self.listed | self.marked
 
     def is_whole(self, hour: Hour) -> bool:
         """Whether raw holds all deliveries of the hour, or it was accepted as empty."""
@@ -204,28 +191,25 @@ class _SourceHours:
 def _source_hours(
     ledger: Ledger, landing: LandingStore, grammar: ObjectKeys, source: Source, project: str, days: Sequence[date]
 ) -> _SourceHours:
-    known, of = _SourceHours(), (source, [project], days[0], days[-1])
+    of = (source, [project], days[0], days[-1])
     listing = landing.list(*of)
-    known.listed = {Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries}
-    known.marked = {Hour(one.batch.arrival_date, one.hour) for one in listing.markers}
-    listed = {one.key for one in listing.deliveries}
-    for batch, keys in unplaced_hours(listing.odd_objects, listed).items():
-        known.marked -= {Hour(batch.arrival_date, hour) for hour in keys.values()}
+    listed = {one.key: Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries}
+    marked = {Hour(one.batch.arrival_date, one.hour) for one in listing.markers}
+    for batch, keys in unplaced_hours(listing.odd_objects, listed.keys()).items():
+        marked -= {Hour(batch.arrival_date, hour) for hour in keys.values()}
+    known = _SourceHours(set(listed.values()), marked)
     read: set[str] = set()
     for is_accepted, hours in ((True, known.accepted), (False, known.refused)):
         records = ledger.deliveries(*of, is_accepted=is_accepted)
         read |= records.keys()
         for record in records.values():
-            hour = _hour_of(grammar, record)
-            if hour is not None:
+            if (hour := _hour_of(grammar, record)) is not None:
                 hours.add(hour)
                 if is_accepted and record.object_key not in listed:
                     known.gone.add(hour)
                 if record.rows or record.error:
                     known.with_rows.add(hour)
-    known.with_rows |= {
-        Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries if one.key not in read and one.size_bytes
-    }
+    known.with_rows |= {listed[one.key] for one in listing.deliveries if one.key not in read and one.size_bytes}
     return known
 
 
@@ -280,13 +264,13 @@ def _state(hour: Hour, sources: Mapping[Source, _SourceHours], claimed: Set[Hour
         batch = known.batches.get(hour.day)
         if batch is None or batch.verdict is not BatchVerdict.REFUSED:
             continue
-        if hour in known.refused or (hour in known.there and hour not in known.accepted):
+        if hour in known.refused or hour in (known.listed | known.marked) - known.accepted:
             return HourState.REFUSED, batch.reason
         if batch.is_missing and hour in known.gone:
             return HourState.LOST, batch.reason
     if any(known.is_whole(hour) for known in sources.values()):
         return HourState.WHOLE, None
-    is_there = any(hour in known.there for known in sources.values())
+    is_there = any(hour in known.listed | known.marked for known in sources.values())
     return HourState.DELIVERED if is_there else HourState.MISSING, None
 
 
@@ -311,15 +295,19 @@ def plan_repairs(
         for facts in _facts(ledger, landing, settings, project, part, now)
         for repair in repairs_of(replace(facts, is_lacking=lacking[facts.key]), tried)
     ]
-    return [replace(one, obstacle=_obstacle(one)) for one in together(found, settings.days_per_run)]
+    asking = (RepairKind.RECOVER, RepairKind.RECOVER_DAYS)
+    return [
+        replace(one, obstacle=str(error)) if one.kind in asking and (error := lacking_keys(one.project_id)) else one
+        for one in together(found, settings.days_per_run)
+    ]
 
 
-def _obstacle(one: Repair) -> str | None:
+def lacking_keys(project: str) -> SettingsError | None:
+    """The error of a project without keys of the vendor's API."""
     try:
-        if one.kind in (RepairKind.RECOVER, RepairKind.RECOVER_DAYS):
-            export_keys(one.project_id)
+        export_keys(project)
     except SettingsError as error:
-        return str(error)
+        return error
     return None
 
 

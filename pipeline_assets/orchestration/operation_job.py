@@ -24,7 +24,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.decisions import Held, preview, release
 from pipeline_assets.operations.maintenance import maintain, require_done, summary
 from pipeline_assets.operations.notices import forget_notices
-from pipeline_assets.operations.recover import HourFate, HourOutcome, Recovery, grouped, in_lines, size_text, whole_days
+from pipeline_assets.operations.recover import HourFate, HourOutcome, Recovery, in_lines, size_text, whole_days
 from pipeline_assets.operations.recover_plan import (
     HourState,
     RecoveryPlan,
@@ -334,12 +334,13 @@ def plan_table(plan: RecoveryPlan) -> Table:
 
 def outcome_table(outcomes: Sequence[HourOutcome]) -> Table:
     """One row for the hours of a day with the same outcome."""
-    rows = [
-        (
-            *(one.project_id, one.day, hours_text(one.hours), Styled(one.fate, _FATES.get(one.fate, "green"))),
-            *((one.objects, size_text(one.size_bytes)) if one.objects else ("", "")),
-            one.error or "",
-        )
-        for one in grouped(list(outcomes))
-    ]
+    groups: dict[tuple[str, date, HourFate, str], list[HourOutcome]] = {}
+    for one in outcomes:
+        groups.setdefault((one.project_id, one.hour.day, one.fate, str(one.error or "")), []).append(one)
+    rows = []
+    for (project, day, fate, error), found in groups.items():
+        objects, size = sum(one.objects for one in found), size_text(sum(one.size_bytes for one in found))
+        hours = hours_text(one.hour.hour for one in found)
+        counted = (objects, size) if objects else ("", "")
+        rows.append((project, day, hours, Styled(fate, _FATES.get(fate, "green")), *counted, error))
     return Table(("project", "day", "hours", "", "objects", "size", "reason"), rows)
