@@ -17,7 +17,7 @@ from local_stack.server import ServerError, StackError
 from local_stack.stack import FOLDER, stages_of
 from local_stack.supervisor import Stages, Supervisor
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, EXIT_USAGE
-from pipeline_assets.cli.terminal import PlainConsole, page, print_lines_of
+from pipeline_assets.cli.terminal import PlainConsole, page, show
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT
 
@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None, folder: StackFolder = FOLDER) -> in
         errors.print(f"{error.subject}: {error.reason}", style="red")
         errors.print(f"  fix: {error.hint}")
         if isinstance(error, ServerError):
-            print_lines_of(errors, [f"  | {text}" for text in error.last_lines])
+            show(errors, *(f"  | {text}" for text in error.last_lines))
         return EXIT_USAGE if isinstance(error, UsageError | SettingsError) else EXIT_INCOMPLETE
     except KeyboardInterrupt:
         errors.print("Interrupted: what this command had started is ended again.")

@@ -22,12 +22,12 @@ from pipeline_assets.orchestration.assets import Clock, health_asset, health_job
 from pipeline_assets.orchestration.live_runs import report_dead_runs
 from pipeline_assets.orchestration.operation_job import (
     maintenance_job,
+    rebuild_job,
     reconcile_job,
     recover_job,
     release_job,
     rollback_job,
 )
-from pipeline_assets.orchestration.rebuild_job import rebuild_job
 from pipeline_assets.orchestration.runtime import kept_connections
 from pipeline_assets.orchestration.sensors import all_sensors
 from pipeline_assets.orchestration.specs import JOB_OF_SOURCE, calendar, landing_assets, load_jobs, schedules

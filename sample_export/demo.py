@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pipeline_assets.cli.terminal import PlainConsole, line, page, print_lines_of, styled
+from pipeline_assets.cli.terminal import PlainConsole, line, page, show, styled
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.plain_text import shown as shown_text
 from pipeline_assets.domain.settings import PROJECT_ROOT, is_clone
@@ -182,7 +182,7 @@ def _tidemark(console: Console, deployment: Deployment, source: str, first: date
     verdicts = Counter(day["verdict"] for day in json.loads(shown or "[]"))
     console.print("days x tables: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
     if code != 0:
-        print_lines_of(console, shown.splitlines())
+        show(console, *shown.splitlines())
     return code == 0
 
 

@@ -185,8 +185,8 @@ COMMANDS: Mapping[str, Mapping[type[ask.Request], str]] = {
         ask.Include: "correct",
         ask.Rollback: "correct",
         ask.ReleaseCommand: "correct",
-        ask.RebuildCommand: "rebuild",
-        ask.SplitLanding: "correct",
+        ask.RebuildCommand: "correct",
+        ask.SplitLanding: "recover",
     },
     "Test that it can recover": {
         ask.Verify: "prove",

@@ -1,50 +1,49 @@
-"""Commands that correct what is published: exclude, include, rollback, release, split-landing."""
+"""Commands that correct what is published: exclude, include, rollback, release, rebuild."""
 
 from __future__ import annotations
 
+import getpass
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import typer
-from dagster_aws.s3 import S3Resource
 from rich.console import Console
+from rich.text import Text
 
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
 from pipeline_assets.cli.inspect import status_table
 from pipeline_assets.cli.run import acceptances, config_of, open_runtime, run_operation
-from pipeline_assets.cli.terminal import Parts, line, page, plainly, show, stacked, styled, terminal, write_json
+from pipeline_assets.cli.terminal import Parts, answer, line, members, page, plainly, show, styled, terminal
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.days import parse_moment, stretches
+from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
-from pipeline_assets.domain.errors import TidemarkError, UsageError
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.report import Table
 from pipeline_assets.domain.requests import (
     Exclude,
     Include,
     LoadSource,
+    Rebuild,
+    RebuildAction,
+    RebuildCommand,
     Release,
     ReleaseCommand,
     Rollback,
-    SplitLanding,
 )
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.status import recorded_statuses
-from pipeline_assets.operations import split_landing as split
 from pipeline_assets.operations.decisions import Held, object_named, preview, touched_slices
-from pipeline_assets.operations.recover import size_text
+from pipeline_assets.operations.rebuild_choose import GreenSlices, asked_for
 from pipeline_assets.operations.rollback import plan
 from pipeline_assets.orchestration import operation_job as jobs
 from pipeline_assets.orchestration.specs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE, range_tags
 from pipeline_assets.tables.registry import table_by_key, with_descendants
 from resources.iceberg.lake_identity import Purpose
-from resources.landing.store import LandingStore
-from resources.ledger.store import own_ledger
+from resources.ledger.store import Ledger, own_ledger
 
 
 def exclude(request: Exclude) -> int:
@@ -85,7 +84,11 @@ def _decide(verb: str, request: Include, *, is_even_if_gone: bool = False) -> in
             failures += run_operation(settings, job, config, console, tags=tags)
         print_failures(console, failures)
     with own_ledger(settings) as ledger:
-        statuses = recorded_statuses(ledger, touched_slices(ledger, settings, keys), sources=tuple(Source))
+        return _outcome(ledger, touched_slices(ledger, settings, keys), tuple(Source), failures)
+
+
+def _outcome(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source], failures: Sequence[str]) -> int:
+    statuses = recorded_statuses(ledger, slices, sources)
     show(page(), status_table(statuses))
     return exit_code(statuses, failures)
 
@@ -129,9 +132,7 @@ def release(request: ReleaseCommand) -> int:
         failures = failures or _load_released(settings, held, request.accept_changes, console)
         print_failures(console, failures)
     with own_ledger(settings) as ledger:
-        statuses = recorded_statuses(ledger, {hold.key for hold in held}, sources=())
-    show(page(), status_table(statuses))
-    return exit_code(statuses, failures)
+        return _outcome(ledger, {hold.key for hold in held}, (), failures)
 
 
 def _load_released(settings: Settings, held: Sequence[Held], accepted: str | None, console: Console) -> list[str]:
@@ -163,106 +164,108 @@ def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: 
     return accepted
 
 
-def split_landing(request: SplitLanding) -> int:
-    """Print what was found; move it if that is asked."""
-    moments = ("--uploaded-after", request.uploaded_after), ("--uploaded-before", request.uploaded_before)
-    after, before = (parse_moment(name, text) if text else None for name, text in moments)
-    if request.keys is not None and (after or before):
-        raise UsageError("--keys", "is given beside a time of upload", "Give the list or the time")
-    if after and before and before < after:
-        raise UsageError("--uploaded-before", "lies before --uploaded-after", "Swap the two")
-    keys, (first, last), project = _listed(request.keys), request.bounds(), request.project
+_HELP = "tidemark rebuild --help"
+
+
+def rebuild(request: RebuildCommand) -> int:
+    """Show rebuilds, or run the job that acts on one; then print it."""
+    action, number = request.action, request.number
+    _require_sense(request)
     settings = load_settings()
-    settings.require_projects((project,))
-    with terminal() as console:
-        landing = LandingStore.from_settings(settings, S3Resource())
-        say = plainly(console)
-        found = split.find(
-            project, landing, settings, say, keys=keys, after=after, before=before, first=first, last=last
-        )
-        done = _relocated(found, project, landing, settings, console) if request.apply else []
-    errors: list[TidemarkError] = [*found.refusals, *(refusal for _, refusal in done if refusal is not None)]
-    if request.as_json:
-        write_json(_to_json(found, done, errors, is_applied=request.apply))
-    else:
-        show(page(), *_told(project, found, done, errors, is_applied=request.apply))
-    return EXIT_INCOMPLETE if errors else EXIT_OK
-
-
-def _listed(keys: Path | None) -> tuple[str, ...] | None:
-    if keys is None:
-        return None
-    try:
-        return split.parse_keys(keys.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        hint = "Give a text file, one key a line"
-        raise UsageError(f"--keys {keys}", f"cannot be read ({error})", hint) from None
-
-
-Relocations = Sequence[tuple[split.Placed, TidemarkError | None]]
-
-
-def _relocated(
-    found: split.Selection, project: str, landing: LandingStore, settings: Settings, console: Console
-) -> Relocations:
-    if not found.recovered:
-        return []
-    grammar, done = EXPORT_FORMAT.keys(settings.marker_pattern), []
+    require_reasons({"--reason": request.reason})
+    failures: list[str] = []
     with own_ledger(settings) as ledger:
-        every = ledger.interventions.all_exclusions([project])
-        excluded = {one.object_key for one in every if one.lifted_at is None}
-        is_claimed = partial(ledger.recoveries.is_open, project)
-        for placed, refusal in split.relocate(found.recovered, project, landing, grammar, excluded, is_claimed):
-            done.append((placed, refusal))
-            if refusal is None:
-                told = f"{placed.upload.key} is {placed.target_key} now"
-                plainly(console)(f"{len(done)} of {len(found.recovered)}: {told}")
-    return done
+        if action is RebuildAction.SHOW and not number:
+            rebuilds = ledger.rebuilds.all()
+            listed = [_to_json(one, ledger.rebuilds.slices(one)) for one in rebuilds if request.as_json]
+            answer(request, listed, _listed(rebuilds))
+            return EXIT_OK
+        if action is RebuildAction.START:
+            asked = asked_for(request, settings, _who())
+            ledger.rebuilds.open_like(asked)
+        else:
+            asked = ledger.rebuilds.get(number)
+    if action is not RebuildAction.SHOW:
+        with terminal() as console:
+            config = config_of(request, Rebuild) | {"who": _who()}
+            failures = run_operation(settings, jobs.REBUILD_JOB, config, console)
+            print_failures(console, failures)
+    with own_ledger(settings) as ledger:
+        begun = ledger.rebuilds.find(asked.number) if asked.number else ledger.rebuilds.open_like(asked)
+        green = ledger.rebuilds.slices(begun) if begun is not None else {}
+    if begun is None:
+        return EXIT_INCOMPLETE
+    answer(request, _to_json(begun, green), _report(begun, green))
+    is_whole = all(one.goes for of_table in green.values() for one in of_table.values())
+    is_done = is_whole or action is RebuildAction.SHOW or begun.state in (RebuildState.ABANDONED, RebuildState.UNDONE)
+    return EXIT_OK if is_done and not failures else EXIT_INCOMPLETE
 
 
-def _told(
-    project: str, found: split.Selection, done: Relocations, errors: Sequence[TidemarkError], *, is_applied: bool
-) -> Parts:
-    refused = {placed.upload.key for placed, refusal in done if refusal is not None}
+def _require_sense(request: RebuildCommand) -> None:
+    action, number = request.action, request.number
+    subject = f"rebuild {action}"
+    if action is RebuildAction.START:
+        if number:
+            hint = "Name tables and days: those of an open rebuild go on with it"
+            raise UsageError(f"{subject} {number}", "a start takes no id", hint)
+        if not (request.first and request.last and request.reason):
+            raise UsageError(subject, "needs --from, --to and --reason", _HELP)
+    elif request.tables or request.projects or request.first or request.last:
+        raise UsageError(subject, "takes the id of a rebuild and no tables or days", _HELP)
+    elif not number and action is not RebuildAction.SHOW:
+        raise UsageError(subject, "needs the id of a rebuild", "`tidemark rebuild show` lists them")
+
+
+def _listed(rebuilds: Sequence[RebuildRecord]) -> Parts:
     rows = []
-    for one in found.recovered:
-        upload = one.upload
-        state = styled("refused", "bold red") if upload.key in refused else styled("moved", "green")
-        when = f"{upload.uploaded_at:%Y-%m-%d %H:%M}", stacked(*one.evidence)
-        what = one.target_key, state if is_applied else styled("to move", "dim")
-        rows.append((upload.key, size_text(upload.size_bytes), *when, *what))
-    yield Table(("object", "size", "uploaded", "evidence", "becomes", ""), rows)
-    yield from found.notes
-    for error in errors:
-        yield line(styled(error.subject, "bold red"), f": {error.reason}")
-        yield f"  fix: {error.hint}"
-    count = len(found.recovered)
-    if not count:
-        yield f"nothing was recovered among the regular objects of {project}, as far as this search tells"
-    elif not is_applied:
-        total = size_text(sum(one.upload.size_bytes for one in found.recovered))
-        yield f"{count:,} objects ({total}) can be moved: add --apply"
-    else:
-        moved = [placed.arrival_date for placed, refusal in done if refusal is None]
-        yield f"{len(moved):,} of {count:,} objects were moved"
-        for source in ("backfill", "regular") if moved else ():
-            yield f"  next: tidemark load --source {source} --from {moved[0]} --to {moved[-1]}; or the sensor does it"
+    for one in rebuilds:
+        what = str(one.number), _state(one), ", ".join(one.tables), f"{one.first} to {one.last}"
+        rows.append((*what, one.started_at[:16], one.who, one.reason))
+    yield Table(("id", "state", "tables", "days", "started", "by", "reason"), rows)
+    yield None if rows else "no rebuild is on record"
 
 
-def _to_json(
-    found: split.Selection, done: Relocations, errors: Sequence[TidemarkError], *, is_applied: bool
-) -> dict[str, Any]:
-    moved = {placed.upload.key for placed, refusal in done if refusal is None}
-    objects = [
-        {
-            "key": one.upload.key,
-            "target": one.target_key,
-            "size_bytes": one.upload.size_bytes,
-            "uploaded_at": one.upload.uploaded_at.isoformat(),
-            "evidence": list(one.evidence),
-            "is_moved": one.upload.key in moved,
-        }
-        for one in found.recovered
+def _state(rebuild: RebuildRecord) -> Text:
+    return styled(rebuild.state, "bold yellow" if rebuild.state.is_open else "dim")
+
+
+def _report(rebuild: RebuildRecord, green: GreenSlices) -> Parts:
+    yield line(f"{rebuild.title}: ", _state(rebuild))
+    yield f"reason: {rebuild.reason} ({rebuild.who}, {rebuild.started_at[:16]})"
+    if rebuild.answered_by is not None:
+        yield f"answered by {rebuild.answered_by}{f': {rebuild.answer}' if rebuild.answer else ''}"
+    yield jobs.rebuild_table(green)
+    asked = len(rebuild.slices)
+    for name in rebuild.tables:
+        built = green.get(name, {})
+        going = [one for one in built.values() if one.goes]
+        changed, left_out, empty = sum(one.is_changed for one in going), len(built) - len(going), asked - len(built)
+        parts = [f"{changed} slices change", f"{len(going) - changed} stay as they are"]
+        parts += [f"{left_out} are left out"] if left_out else []
+        parts += [f"{empty} hold nothing or are not built yet"] if empty > 0 else []
+        yield f"{name}: {', '.join(parts)}"
+    for name, key, one in jobs.in_order(green):
+        if not one.goes:
+            yield line("left out: ", styled(f"{key} {name}", "bold red"), f": {one.why_not}")
+            if one.record.hint and not one.blocked_by:
+                yield f"  fix: {one.record.hint}"
+    yield rebuild.next_step
+
+
+def _to_json(rebuild: RebuildRecord, green: GreenSlices) -> dict[str, Any]:
+    names = ("state", "tables", "first", "last", "projects", "reason", "who", "started_at", "answered_by", "answer")
+    slices = [
+        {"table": name, "day": key.event_date, "project": key.project_id, "why_not": one.why_not or None}
+        | members(one, "goes", "is_changed")
+        | {"difference": None if one.difference is None else one.difference.to_json()}
+        for name, key, one in jobs.in_order(green)
     ]
-    refusals = [{"subject": error.subject, "reason": error.reason, "fix": error.hint} for error in errors]
-    return {"objects": objects, "refusals": refusals, "notes": list(found.notes), "is_applied": is_applied}
+    return members(rebuild, *names, id="number") | {"slices": slices}
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        # The process runs as a user without a name.
+        return "somebody at a shell"

@@ -6,7 +6,16 @@ from typing import Any
 
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
-from pipeline_assets.cli.terminal import Parts, line, page, plainly, show, stacked, styled, terminal, write_json
+from pipeline_assets.cli.terminal import (
+    Parts,
+    answer,
+    line,
+    members,
+    plainly,
+    stacked,
+    styled,
+    terminal,
+)
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.identity import KeyKind, RankPart, RawRow, RowFate
 from pipeline_assets.domain.report import Table
@@ -14,8 +23,8 @@ from pipeline_assets.domain.requests import Explain
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection import explain as inspection
-from pipeline_assets.inspection.event_rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
-from pipeline_assets.inspection.explain import Delivered, Event, Explanation, Published, Standing, place, spelled
+from pipeline_assets.inspection.event_rows import MAX_QUARANTINED, MAX_ROWS
+from pipeline_assets.inspection.explain import Delivered, Event, Explanation, place, spelled
 
 
 def explain(request: Explain) -> int:
@@ -25,37 +34,8 @@ def explain(request: Explain) -> int:
     projects = tuple(request.projects)
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
         found = inspection.explain(runtime, request.identifier, projects=projects, first=first, last=last)
-    if request.as_json:
-        write_json(_to_json(found))
-    else:
-        show(page(), *_explained(found))
+    answer(request, _to_json(found), _explained(found))
     return EXIT_OK if found.is_found else EXIT_INCOMPLETE
-
-
-def _to_json(explanation: Explanation) -> dict[str, Any]:
-    """Snapshot ids are text: they exceed the integers that JSON readers hold exactly."""
-    return {
-        "identifier": explanation.identifier,
-        "is_found": explanation.is_found,
-        "searched": explanation.searched,
-        "is_cut": explanation.is_cut,
-        "events": [_event_json(event) for event in explanation.events],
-        "quarantined": [_quarantined_json(line) for line in explanation.quarantined],
-        "batches_not_in_raw": [str(batch.key) for batch in explanation.not_in_raw],
-        "deliveries_excluded": [exclusion.object_key for exclusion in explanation.excluded],
-    }
-
-
-def _event_json(event: Event) -> dict[str, Any]:
-    return {
-        "project_id": event.project_id,
-        "key": dict(zip(_KEY_NAMES[KeyKind(str(event.key[1]))], event.key[2:], strict=True)),
-        "verdict": event.verdict,
-        "agrees": event.agrees,
-        "deliveries": [_delivered_json(delivered) for delivered in event.deliveries],
-        "publications": [_published_json(publication) for publication in event.publications],
-        "standings": [_standing_json(standing) for standing in event.standings],
-    }
 
 
 _IDENTITY = EXPORT_FORMAT.identity
@@ -64,63 +44,54 @@ _RECEIVED, _PROCESSED = EXPORT_FORMAT.rank_columns
 _RANK_COLUMNS = {RankPart.RECEIVED_AT: _RECEIVED, RankPart.PROCESSED_AT: _PROCESSED}
 
 
-def _delivered_json(delivered: Delivered) -> dict[str, Any]:
-    row, defeat = delivered.row, delivered.defeat
+def _to_json(found: Explanation) -> dict[str, Any]:
     return {
-        "outcome": delivered.outcome.value,
-        "reason": delivered.reason,
+        **members(found, "identifier", "is_found", "searched", "is_cut"),
+        "events": [_event_json(event) for event in found.events],
+        "quarantined": [vars(line) for line in found.quarantined],
+        "batches_not_in_raw": [batch.key for batch in found.not_in_raw],
+        "deliveries_excluded": [exclusion.object_key for exclusion in found.excluded],
+    }
+
+
+def _event_json(event: Event) -> dict[str, Any]:
+    """Snapshot ids are text: they exceed the integers that JSON readers hold exactly."""
+    record = {"event_date": "key.event_date", "cause": "cause.text"}
+    publications = [
+        members(one.record, "published_at", "accepted_reason", "run_id", **record)
+        | {"snapshot_id": str(one.record.snapshot_id), "visible": one.visible}
+        | {"rows": None if one.rows is None else [_row_json(row) for row in one.rows]}
+        for one in event.publications
+    ]
+    standings = [
+        members(one, "agrees", "is_stale", "reason", event_date="key.event_date", cure="hint")
+        | {"verdict": one.record and one.record.verdict}
+        | {"expected": [_row_json(row) for row in one.expected], "live": [_row_json(row) for row in one.live]}
+        for one in event.standings
+    ]
+    return members(event, "project_id", "verdict", "agrees") | {
+        "key": dict(zip(_KEY_NAMES[KeyKind(str(event.key[1]))], event.key[2:], strict=True)),
+        "deliveries": [_delivered_json(delivered) for delivered in event.deliveries],
+        "publications": publications,
+        "standings": standings,
+    }
+
+
+def _delivered_json(one: Delivered) -> dict[str, Any]:
+    row, defeat = one.row, one.defeat
+    times = {EVENT_TIME: one.event_time, _RECEIVED: row.received_at, _PROCESSED: row.processed_at}
+    return {
+        **members(one, "outcome", "reason", "etag", "arrival_date"),
         **_row_json(row),
-        "etag": delivered.etag,
-        "arrival_date": delivered.arrival_date.isoformat(),
-        EVENT_TIME: spelled(delivered.event_time) if delivered.event_time else None,
-        _RECEIVED: spelled(row.received_at) if row.received_at else None,
-        _PROCESSED: spelled(row.processed_at) if row.processed_at else None,
+        **{name: spelled(at) if at else None for name, at in times.items()},
         f"{_PROCESSED}_unread": row.unread,
-        "beaten_by": _row_json(defeat.by) if defeat else None,
-        "decided_by": _RANK_COLUMNS.get(defeat.part, defeat.part.value) if defeat else None,
+        "beaten_by": defeat and _row_json(defeat.by),
+        "decided_by": defeat and _RANK_COLUMNS.get(defeat.part, defeat.part),
     }
 
 
 def _row_json(row: RawRow) -> dict[str, Any]:
-    return {
-        "source": row.source.value,
-        "object_key": row.object_key,
-        "line_number": row.line_number,
-        "event_date": row.event_date.isoformat(),
-        _IDENTITY.row_id: row.row_id,
-    }
-
-
-def _published_json(publication: Published) -> dict[str, Any]:
-    record = publication.record
-    return {
-        "event_date": record.key.event_date.isoformat(),
-        "published_at": record.published_at,
-        "cause": record.cause.text,
-        "accepted_reason": record.accepted_reason,
-        "run_id": record.run_id,
-        "snapshot_id": str(record.snapshot_id),
-        "visible": publication.visible,
-        "rows": None if publication.rows is None else [_row_json(row) for row in publication.rows],
-    }
-
-
-def _standing_json(standing: Standing) -> dict[str, Any]:
-    record = standing.record
-    return {
-        "event_date": standing.key.event_date.isoformat(),
-        "agrees": standing.agrees,
-        "is_stale": standing.is_stale,
-        "verdict": record.verdict.value if record else None,
-        "reason": standing.reason,
-        "cure": standing.hint,
-        "expected": [_row_json(row) for row in standing.expected],
-        "live": [_row_json(row) for row in standing.live],
-    }
-
-
-def _quarantined_json(line: QuarantinedLine) -> dict[str, Any]:
-    return vars(line) | {"arrival_date": line.arrival_date.isoformat()}
+    return members(row, "source", "object_key", "line_number", "event_date") | {_IDENTITY.row_id: row.row_id}
 
 
 def _explained(found: Explanation) -> Parts:

@@ -9,12 +9,22 @@ from typing import Any
 from rich.text import Text
 
 from pipeline_assets.cli.app import EXIT_OK
-from pipeline_assets.cli.terminal import Parts, PlainConsole, line, page, show, styled, write_json
+from pipeline_assets.cli.terminal import (
+    Parts,
+    PlainConsole,
+    answer,
+    line,
+    members,
+    more,
+    page,
+    show,
+    styled,
+)
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.days import days_between, describe_strays, parse_day, parse_moment
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.notices import measures_text
-from pipeline_assets.domain.processes import Life, Process, Sight
+from pipeline_assets.domain.processes import Life, Sight
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.report import Table
 from pipeline_assets.domain.requests import Changes, Engines, Exclusions, History, Snapshots, Status
@@ -58,32 +68,25 @@ def status(request: Status) -> int:
         statuses = day_statuses(ledger, projects, days, sources=tuple(Source))
         statuses += joined_statuses(ledger, projects, days, is_all_wanted=True)
         statuses += dimension_statuses(ledger, days)
-        notes: list[str | Text] = []
+        notes: list[str | Text | None] = []
+        faults = faults_on_record(ledger, settings)
         mismatches = [one for one in compare_recorded(ledger, settings, projects, start, end) if not one.is_good]
         for one in mismatches[:_MOST_MISMATCHES]:
             place = f"{one.total.key.event_date} {one.total.measure.table} "
             notes.append(line(place, styled("golden", "yellow"), f": {one.total.key.project_id}: {one}"))
-        notes += _more(len(mismatches), "golden totals that do not agree")
-        faults = faults_on_record(ledger, settings)
+        notes.append(more(len(mismatches) - _MOST_MISMATCHES, "golden totals that do not agree: tidemark reconcile"))
         notes += [line(styled("not compared", "yellow"), f": {one}") for one in faults[:_MOST_MISMATCHES]]
-        notes += _more(len(faults), "that are no golden totals")
+        notes.append(more(len(faults) - _MOST_MISMATCHES, "that are no golden totals: tidemark reconcile"))
         notes += [*process_lines(ledger), *(one.told for one in ledger.rebuilds.open())]
         notes += too_narrow(ledger, settings, Source.REGULAR, projects, today)
         notes += map(str, receiver_troubles(ledger, settings))
         strays = list(ledger.strays.all(projects))
-    if request.as_json:
-        write_json([status.to_json() for status in statuses])
-    else:
-        show(page(), *_grid(statuses), f"landing: {describe_strays(strays)}" if strays else None)
+    landing = f"landing: {describe_strays(strays)}" if strays else None
+    answer(request, [status.to_json() for status in statuses], [*_grid(statuses), landing])
     # Keep other lines out of the JSON that scripts parse.
     console = PlainConsole(stderr=True, soft_wrap=True) if request.as_json else page()
     show(console, *notes, promise_of(settings).sentence)
     return EXIT_OK
-
-
-def _more(count: int, what: str) -> list[str | Text]:
-    more = count - _MOST_MISMATCHES
-    return [f"and {more:,} more {what}: tidemark reconcile"] if more > 0 else []
 
 
 def _verdict(verdict: Verdict | None) -> Text:
@@ -112,13 +115,16 @@ def _grid(statuses: Sequence[DayStatus]) -> Parts:
 
 def process_lines(ledger: Ledger) -> list[str]:
     """A line per running run, and per run whose process is dead."""
-    processes = [(process, sight(process.identity)) for process in ledger.processes.look([], {}).values()]
-    lines = [
-        _working(process, seen)
-        for process, seen in processes
-        if process.identity and process.life(seen) is not Life.DEAD
-    ]
-    if any(process.has_died_with_its_run(seen) for process, seen in processes):
+    lines, has_dead = [], False
+    for process in ledger.processes.look([], {}).values():
+        seen, identity = sight(process.identity), process.identity
+        has_dead = has_dead or process.has_died_with_its_run(seen)
+        if identity is not None and process.life(seen) is not Life.DEAD:
+            who = f"process {identity.pid} on {identity.host}"
+            told = f"run {process.run_id} ({process.job}) works: {who}, begun {(process.begun_at or '')[:19]} UTC"
+            is_silent = seen is not Sight.THERE and process.watch.still > 0
+            lines.append(f"{told}; not heard from since {(process.beat_at or '')[:19]} UTC" if is_silent else told)
+    if has_dead:
         import dagster as dg  # noqa: PLC0415 - `status` starts without Dagster
 
         from pipeline_assets.orchestration.live_runs import report_dead_runs  # noqa: PLC0415 - as above
@@ -129,29 +135,19 @@ def process_lines(ledger: Ledger) -> list[str]:
     return lines
 
 
-def _working(process: Process, seen: Sight) -> str:
-    assert process.identity is not None
-    who = f"process {process.identity.pid} on {process.identity.host}"
-    line = f"run {process.run_id} ({process.job}) works: {who}, begun {(process.begun_at or '')[:19]} UTC"
-    is_silent = seen is not Sight.THERE and process.watch.still > 0
-    return f"{line}; not heard from since {(process.beat_at or '')[:19]} UTC" if is_silent else line
-
-
 def exclusions(request: Exclusions) -> int:
     """Print one row per excluded version of an object, those in force first."""
     settings = load_settings()
     with own_ledger(settings) as ledger:
         excluded = ledger.interventions.all_exclusions([*settings.require_projects(), ALL_PROJECTS])
-    if request.as_json:
-        names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
-        write_json([{name: getattr(exclusion, name) for name in names} for exclusion in excluded])
-        return EXIT_OK
     rows = []
     for one in sorted(excluded, key=lambda one: one.lifted_at is not None):
         lifted = f"{one.lifted_at[:16]}: {one.lift_reason}" if one.lifted_at else styled("no", "magenta")
         rows.append((one.object_key, one.etag, one.excluded_at[:16], one.reason, lifted))
     table = Table(("object", "version", "excluded", "reason", "included again"), rows)
-    show(page(), table, None if rows else "nothing was ever excluded")
+    names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
+    value = [members(one, *names) for one in excluded]
+    answer(request, value, (table, None if rows else "nothing was ever excluded"))
     return EXIT_OK
 
 
@@ -174,33 +170,24 @@ def history(request: History) -> int:
             for record in ledger.publications(request.table)
             if record.key.project_id in owners and wanted in (None, record.key.event_date)
         ]
-    if request.as_json:
-        write_json([_publication_json(record) for record in records])
-        return EXIT_OK
     rows = []
     for one in records:
         cause = f"{one.cause}: {one.accepted_reason}" if one.accepted_reason else one.cause.text
         place = str(one.number), one.published_at[:19], one.table, f"{one.key.event_date} {one.key.project_id}"
         rows.append((*place, one.digest_before.rows, one.digest_after.rows, cause, (one.run_id or "")[:8]))
     table = Table(("no.", "published", "table", "day", "rows before", "after", "cause", "run"), rows)
-    show(page(), table, None if rows else "no change is on record")
+    answer(request, [_publication_json(one) for one in records], (table, None if rows else "no change is on record"))
     return EXIT_OK
 
 
 def _publication_json(record: PublicationRecord) -> dict[str, Any]:
-    names = ("number", "table", "published_at", "accepted_reason", "run_id", "code_version")
+    names = ("number", "table", "published_at", "accepted_reason", "run_id", "code_version", "settings")
+    digests = {"rows_before": "digest_before.rows", "rows_after": "digest_after.rows", "cause": "cause.text"}
     # Snapshot ids exceed the integers that JSON readers hold exactly.
-    return {name: getattr(record, name) for name in names} | {
-        "day": record.key.event_date.isoformat(),
-        "project": record.key.project_id,
-        "rows_before": record.digest_before.rows,
-        "rows_after": record.digest_after.rows,
-        "digest_before": str(record.digest_before),
-        "digest_after": str(record.digest_after),
-        "cause": record.cause.text,
+    return members(record, *names, "digest_before", "digest_after", **digests) | {
+        **members(record.key, day="event_date", project="project_id"),
         "snapshot_id": str(record.snapshot_id),
         "pins": {name: str(pin) for name, pin in (record.pins or {}).items()},
-        "settings": record.settings,
     }
 
 
@@ -211,10 +198,7 @@ def changes(request: Changes) -> int:
     moment = parse_moment("--since", request.since)
     with own_ledger(settings) as ledger:
         found = changes_since(ledger, moment, table)
-    if request.as_json:
-        write_json(found.to_json())
-    else:
-        show(page(), *_changes(found))
+    answer(request, found.to_json(), _changes(found))
     return EXIT_OK
 
 
@@ -235,13 +219,10 @@ def _changes(found: ChangesSince) -> Parts:
     yield Table(("refused", "ended", "table", "day", "reason"), rows)
     yield styled(f"{len(rows):,} refusals that began or ended since {since}", "dim")
     if found.refresh is not None:
-        rows = [
-            (
-                *(copy.table, _day(copy.key), copy.rows_then, copy.rows_now),
-                "was final" if copy.was_final else "was provisional",
-            )
-            for copy in found.refresh
-        ]
+        rows = []
+        for copy in found.refresh:
+            was = "was final" if copy.was_final else "was provisional"
+            rows.append((copy.table, _day(copy.key), copy.rows_then, copy.rows_now, was))
         yield Table(("to refresh", "day", "rows then", "now", ""), rows)
         yield styled(f"{len(rows):,} days to refresh for a copy of {since}", "dim")
 
@@ -264,17 +245,20 @@ def snapshots(request: Snapshots) -> int:
     resting = tables_at_rest(settings, cut)
     chosen = list(Engine) if request.engine is Engines.ALL else [Engine(request.engine.value)]
     lines = {one: reading_lines(one, settings, cut.snapshots, resting) for one in chosen}
-    promise = promise_of(settings)
     numbers = {name: str(number) for name, number in cut.snapshots.items()}
-    if request.as_json:
-        place = {"number": cut.number, "run_id": cut.run_id, "published_at": cut.published_at, "promise": promise.value}
-        write_json({**place, "snapshots": numbers, "lines": {engine.value: list(of) for engine, of in lines.items()}})
-        return EXIT_OK
-    console, untold = page(), sorted(cut.snapshots.keys() - resting.keys())
     published = styled(f"published {cut.published_at[:19]} UTC by run {cut.run_id or 'unknown'}", "dim")
-    show(console, Table(("table", "snapshot"), list(numbers.items())), published)
+    parts: list[object] = [Table(("table", "snapshot"), list(numbers.items())), published]
     for engine, of in lines.items():
-        show(console, "", styled(engine.value, "bold"), *of)
-    told = f"without Spark nobody can tell whether these can be read still: {', '.join(untold)}"
-    show(console, styled(told, "yellow") if untold else None, styled(promise.sentence, "dim"))
+        parts += ["", styled(engine.value, "bold"), *of]
+    if untold := sorted(cut.snapshots.keys() - resting.keys()):
+        told = f"without Spark nobody can tell whether these can be read still: {', '.join(untold)}"
+        parts.append(styled(told, "yellow"))
+    promise = promise_of(settings)
+    value = {
+        **members(cut, "number", "run_id", "published_at"),
+        "promise": promise,
+        "snapshots": numbers,
+        "lines": lines,
+    }
+    answer(request, value, [*parts, styled(promise.sentence, "dim")])
     return EXIT_OK

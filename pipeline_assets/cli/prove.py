@@ -14,7 +14,7 @@ from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
-from pipeline_assets.cli.terminal import Parts, line, page, plainly, show, styled, terminal, write_json
+from pipeline_assets.cli.terminal import Parts, answer, line, members, page, plainly, show, styled, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.rules import Light, Point, recomputed, worst
@@ -44,10 +44,7 @@ def verify(request: Verify) -> int:
     chosen, (first, last) = settings.require_projects(tuple(request.projects)), request.range()
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
         proof = prove_range(runtime, first, last, chosen)
-    if request.as_json:
-        write_json(_proof_json(proof))
-    else:
-        show(page(), *_proof(proof))
+    answer(request, _proof_json(proof), _proof(proof))
     return EXIT_OK if proof.is_proven else EXIT_INCOMPLETE
 
 
@@ -83,30 +80,12 @@ def _proof(proof: Proof) -> Parts:
 
 
 def _proof_json(proof: Proof) -> dict[str, Any]:
+    place = {"day": "key.event_date", "project": "key.project_id", "verdict": "match"}
     return {
-        "is_proven": proof.is_proven,
-        "first": proof.first.isoformat(),
-        "last": proof.last.isoformat(),
-        "projects": list(proof.projects),
-        "proven_at": proof.proven_at.isoformat(),
-        "seconds": proof.seconds,
-        "arrival_days_replayed": proof.arrivals,
-        "objects_read_again": proof.objects,
-        "excluded": proof.excluded,
+        **members(proof, "is_proven", "first", "last", "projects", "proven_at", "seconds", "excluded", "code_versions"),
+        **members(proof, arrival_days_replayed="arrivals", objects_read_again="objects"),
         "snapshots": {table: str(snapshot_id) for table, snapshot_id in proof.snapshots.items()},
-        "code_versions": dict(proof.code_versions),
-        "slices": [
-            {
-                "table": one.table,
-                "day": one.key.event_date.isoformat(),
-                "project": one.key.project_id,
-                "verdict": one.match.value,
-                "published": str(one.published),
-                "replayed": str(one.replayed),
-                "reason": one.reason,
-            }
-            for one in proof.slices
-        ],
+        "slices": [members(one, "table", "published", "replayed", "reason", **place) for one in proof.slices],
     }
 
 
@@ -145,13 +124,10 @@ def replay(request: Replay) -> int:
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
         done = [replays.replay(runtime, table, one, basis, request.samples) for one in chosen]
     lacking = sorted(set(projects) - {one.key.project_id for one in chosen})
-    if request.as_json:
-        write_json([replay_result.replay_json(one) for one in done])
-    else:
-        for one in done:
-            show(page(), *replay_result.lines_of(one))
-        if which == (None, None):
-            show(page(), *(f"{table.key} {day}/{name}: nothing was published" for name in lacking))
+    parts = [part for one in done for part in replay_result.lines_of(one)]
+    if which == (None, None):
+        parts += [f"{table.key} {day}/{name}: nothing was published" for name in lacking]
+    answer(request, [replay_result.replay_json(one) for one in done], parts)
     is_whole = not (request.projects and lacking)
     return EXIT_OK if is_whole and all(one.is_equal for one in done) else EXIT_INCOMPLETE
 
@@ -166,17 +142,12 @@ def drill(request: Drill) -> int:
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
         results = list(carry_out(runtime.spark, settings, trials, runtime.log))
     is_survived = all(result.is_survived for result in results)
-    if request.as_json:
-        names = ("is_survived", "conflicts", "faults")
-        told = [
-            {"event": one.trial.event.value, "point": one.trial.point.value, "at": one.trial.qualifier or None}
-            | {name: getattr(one, name) for name in names}
-            | {"seconds": round(one.seconds, 1)}
-            for one in results
-        ]
-        write_json({"is_survived": is_survived, "trials": told})
-    else:
-        show(page(), *drilled(results))
+    trials_json = [
+        members(one, "is_survived", "conflicts", "faults", event="trial.event", point="trial.point")
+        | {"at": one.trial.qualifier or None, "seconds": round(one.seconds, 1)}
+        for one in results
+    ]
+    answer(request, {"is_survived": is_survived, "trials": trials_json}, drilled(results))
     return EXIT_OK if is_survived else EXIT_INCOMPLETE
 
 
@@ -213,10 +184,7 @@ def doctor(request: Doctor) -> int:
     if request.deep:
         points.append(_replayed(settings, days))
     light = worst(point.light for point in points)
-    if request.as_json:
-        write_json({"light": light.value, "points": [point._asdict() for point in points]})
-    else:
-        show(page(), *_told(points))
+    answer(request, {"light": light, "points": [point._asdict() for point in points]}, _told(points))
     return EXIT_INCOMPLETE if light is Light.RED else EXIT_OK
 
 

@@ -13,11 +13,23 @@ from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, app
 from pipeline_assets.cli.run import open_runtime
-from pipeline_assets.cli.terminal import Parts, PlainConsole, line, page, plainly, show, styled, terminal, write_json
+from pipeline_assets.cli.terminal import (
+    Parts,
+    PlainConsole,
+    answer,
+    line,
+    members,
+    more,
+    page,
+    plainly,
+    show,
+    styled,
+    terminal,
+)
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import requested_range
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.golden import plain, signed
+from pipeline_assets.domain.golden import GoldenComparison, GoldenMeasure, plain, signed
 from pipeline_assets.domain.repairs import Repair, RepairKind
 from pipeline_assets.domain.report import Table
 from pipeline_assets.domain.requests import ReconcileCommand
@@ -66,11 +78,11 @@ def reconcile(request: ReconcileCommand) -> int:
             tried.update((one.kind, key) for key in one.slices)
         before, found = len(found.lacking), look()
         show(console, styled(f"looked again: {before - len(found.lacking):,} of {before:,} days closed", "bold"))
-    if request.as_json:
-        body = keys_json(found) if isinstance(found, KeyComparison) else _golden_json(found)
-        write_json({**body, "repairs": _repairs_json(repairs)})
-    else:
-        show(page(), *compared(found), *proposed(repairs))
+    body = keys_json(found) if isinstance(found, KeyComparison) else _golden_json(found)
+    listed = [
+        members(one, "reason", "command", "obstacle", "kind", is_run="kind.is_run", days="slices") for one in repairs
+    ]
+    answer(request, {**body, "repairs": listed}, [*compared(found), *proposed(repairs)])
     return EXIT_OK if found.is_good else EXIT_INCOMPLETE
 
 
@@ -135,28 +147,25 @@ def compared(found: golden.Reconciliation | KeyComparison) -> Parts:
 
 
 def _compared_totals(found: golden.Reconciliation) -> Parts:
+    by_measure: dict[GoldenMeasure, list[GoldenComparison]] = {}
+    for one in found.comparisons:
+        by_measure.setdefault(one.total.measure, []).append(one)
     rows = []
-    for measure in sorted({one.total.measure for one in found.comparisons}):
-        of_measure = [one for one in found.comparisons if one.total.measure == measure]
-        bad = sum(not one.is_good for one in of_measure)
-        largest = max((one.relative for one in of_measure if one.relative is not None), default=None)
-        shown = styled(f"{bad:,}", "bold red" if bad else "")
-        rows.append(
-            (measure, len(of_measure), len(of_measure) - bad, shown, "" if largest is None else f"{largest:.4%}")
-        )
+    for measure, listed in sorted(by_measure.items()):
+        bad = sum(not one.is_good for one in listed)
+        largest = max((one.relative for one in listed if one.relative is not None), default=None)
+        counts = len(listed), len(listed) - bad, styled(f"{bad:,}", "bold red" if bad else "")
+        rows.append((measure, *counts, "" if largest is None else f"{largest:.4%}"))
     yield Table(("measure", "totals", "agree", "mismatches", "largest difference"), rows)
     for one in found.mismatches[:_MOST_LINES]:
         place = f" {one.total.key} {one.total.measure.table}: {one} [{one.total.origin}]"
         yield line(styled(one.agreement.value, "bold red"), place)
-    yield from _more(len(found.mismatches) - _MOST_LINES, "mismatches; --json has them all")
+    yield more(len(found.mismatches) - _MOST_LINES, "mismatches; --json has them all")
     yield from _faults(found.faults)
-    span = f"{found.first} to {found.last}"
-    if not found.comparisons:
-        yield f"there is nothing to compare: no golden totals of {span}"
-        return
-    days = len({one.total.key for one in found.comparisons})
+    span, days = f"{found.first} to {found.last}", len({one.total.key for one in found.comparisons})
     result = f"{len(found.mismatches):,} of them do not agree" if found.mismatches else "all agree"
-    yield f"{len(found.comparisons):,} golden totals of {days:,} days and projects ({span}): {result}"
+    told = f"{len(found.comparisons):,} golden totals of {days:,} days and projects ({span}): {result}"
+    yield told if found.comparisons else f"there is nothing to compare: no golden totals of {span}"
 
 
 def compared_keys(found: KeyComparison) -> Parts:
@@ -167,12 +176,12 @@ def compared_keys(found: KeyComparison) -> Parts:
         if any(counts[1:]):
             rows.append((project, day or "no day", *counts))
     yield Table(("project", "day", *STATES), rows[:_MOST_DAYS])
-    yield from _more(len(rows) - _MOST_DAYS, "days; --json has them all")
+    yield more(len(rows) - _MOST_DAYS, "days; --json has them all")
     for state, names in found.samples.items():
         yield from (line(styled(state, "bold red"), f" {name}") for name in names)
-        yield from _more(found.total(state) - len(names), f"keys {state}")
+        yield more(found.total(state) - len(names), f"keys {state}")
     yield from _faults(found.faults)
-    yield from _more(found.faulty_lines - len(found.faults), "lines that name no key")
+    yield more(found.faulty_lines - len(found.faults), "lines that name no key")
     if found.outside:
         yield f"{found.outside:,} lines are of other days or projects"
     if found.nameless:
@@ -189,11 +198,6 @@ def _faults(faults: Iterable[object]) -> Parts:
     yield from (line(styled("not compared", "yellow"), f": {fault}") for fault in faults)
 
 
-def _more(count: int, what: str) -> Parts:
-    if count > 0:
-        yield f"and {count:,} more {what}"
-
-
 def proposed(repairs: Sequence[Repair]) -> Parts:
     """Yield a paragraph per repair: kind, days, reason and command."""
     for one in repairs:
@@ -208,60 +212,26 @@ def proposed(repairs: Sequence[Repair]) -> Parts:
 
 def _golden_json(found: golden.Reconciliation) -> dict[str, Any]:
     """Numbers are text, because JSON numbers cannot hold every decimal."""
-    return {
-        "is_good": found.is_good,
-        "first": found.first,
-        "last": found.last,
-        "totals": [
-            {
-                "day": one.total.key.event_date,
-                "project": one.total.key.project_id,
-                "measure": str(one.total.measure),
-                "golden": plain(one.total.value),
-                "published": None if one.published is None else plain(one.published),
-                "difference": None if one.difference is None else signed(one.difference),
-                "relative": one.relative,
-                "agreement": one.agreement.value,
-                "source": one.total.source.value,
-                "origin": one.total.origin,
-            }
-            for one in found.comparisons
-        ],
-        "faults": [str(fault) for fault in found.faults],
-    }
-
-
-def _repairs_json(repairs: Sequence[Repair]) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": one.kind.value,
-            "is_run": one.kind.is_run,
-            "days": [str(key) for key in one.slices],
-            "reason": one.reason,
-            "command": one.command,
-            "obstacle": one.obstacle,
-        }
-        for one in repairs
+    place = {"day": "total.key.event_date", "project": "total.key.project_id"}
+    totals = [
+        members(one, "relative", "agreement", **place, source="total.source", origin="total.origin")
+        | {"measure": str(one.total.measure), "golden": plain(one.total.value)}
+        | {"published": None if one.published is None else plain(one.published)}
+        | {"difference": None if one.difference is None else signed(one.difference)}
+        for one in found.comparisons
     ]
+    return members(found, "is_good", "first", "last") | {"totals": totals, "faults": list(map(str, found.faults))}
 
 
 def keys_json(found: KeyComparison) -> dict[str, Any]:
-    """Return the comparison of keys for `--json`."""
-    return {
-        "is_equal": found.is_good,
-        "here": found.here,
-        "there": found.there,
-        "first": found.range.first,
-        "last": found.range.last,
+    """The comparison of keys for `--json`."""
+    counts = {"rows_without_id": "nameless", "lines_outside": "outside"}
+    days = [
+        {"project": project, "day": day, **{state: found.counts.get((project, day, state), 0) for state in STATES}}
+        for project, day in _days(found)
+    ]
+    return members(found, "here", "there", "samples", "faulty_lines", "faults", is_equal="is_good", **counts) | {
+        **members(found.range, "first", "last"),
         "totals": {state: found.total(state) for state in STATES},
-        "days": [
-            {"project": project, "day": day and str(day)}
-            | {state: found.counts.get((project, day, state), 0) for state in STATES}
-            for project, day in _days(found)
-        ],
-        "samples": {state: list(names) for state, names in found.samples.items()},
-        "rows_without_id": found.nameless,
-        "lines_outside": found.outside,
-        "faulty_lines": found.faulty_lines,
-        "faults": list(found.faults),
+        "days": days,
     }

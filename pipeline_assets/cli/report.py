@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
-from pipeline_assets.cli.terminal import Parts, line, page, show, styled, write_json
+from pipeline_assets.cli.terminal import Parts, answer, line, page, show, styled
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, percent
@@ -102,10 +102,7 @@ def window(request: Window) -> int:
     today = datetime.now(UTC).date()
     with own_ledger(settings) as ledger:
         found = read_window(ledger, settings, request.source, chosen, today, first=start, last=end)
-    if request.as_json:
-        write_json(found.to_json())
-    else:
-        show(page(), *_window(found))
+    answer(request, found.to_json(), _window(found))
     return EXIT_INCOMPLETE if found.is_too_narrow else EXIT_OK
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
 from pipeline_assets.cli.inspect import status_table
-from pipeline_assets.cli.terminal import VERBOSE, Parts, line, page, plainly, show, styled, terminal, write_json
+from pipeline_assets.cli.terminal import VERBOSE, Parts, answer, line, page, plainly, show, styled, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.definitions import run_job
 from pipeline_assets.domain.days import chunks, requested_range
@@ -67,10 +67,7 @@ def load(request: LoadCommand) -> int:
         if not any(OUT_OF_REACH in failure for failure in failures):
             raise
         return EXIT_INCOMPLETE
-    if request.as_json:
-        write_json([status.to_json() for status in statuses])
-    else:
-        show(page(), status_table(statuses))
+    answer(request, [status.to_json() for status in statuses], [status_table(statuses)])
     return exit_code(statuses, failures)
 
 

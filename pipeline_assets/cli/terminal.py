@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import date
+from operator import attrgetter
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +23,7 @@ from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.report import Styled, Table
+from pipeline_assets.domain.requests import Printed
 from resources.spark.jars import WATCH
 
 Parts = Iterator[Table | Text | str | None]
@@ -90,31 +93,42 @@ def plainly(console: Console) -> Callable[[str], None]:
     return lambda text: console.print(styled(text, "dim"))
 
 
-def write_json(value: Any) -> None:
-    """Write JSON to standard output, with control characters escaped and secrets masked."""
-    text = json.dumps(_scrubbed(value), indent=2, default=str)
-    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+def more(count: int, what: str) -> str | None:
+    """`and 3 more days`, where the count is positive."""
+    return f"and {count:,} more {what}" if count > 0 else None
 
 
-def _scrubbed(value: Any) -> Any:
-    if isinstance(value, str):
-        return scrubbed(value)
+def members(one: object, *names: str, **paths: str) -> dict[str, Any]:
+    """Attributes of a value for `write_json`: by their names, or name -> path such as `key.event_date`."""
+    return {name: attrgetter(path)(one) for name, path in (dict(zip(names, names, strict=True)) | paths).items()}
+
+
+def answer(request: Printed, value: object, parts: Iterable[object]) -> None:
+    """Print the value as JSON where that is asked, else the parts."""
+    if request.as_json:
+        write_json(value)
+    else:
+        show(page(), *parts)
+
+
+def write_json(value: object) -> None:
+    """Write JSON to standard output, with control characters escaped and secrets masked; other values as their text."""
+    sys.stdout.write(json.dumps(_scrubbed(value), indent=2).replace("\x7f", "\\u007f") + "\n")
+
+
+def _scrubbed(value: object) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _scrubbed(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_scrubbed(item) for item in value]
-    return value
+    if value is None or isinstance(value, int | float):
+        return value
+    return scrubbed(value.isoformat() if isinstance(value, date) else str(value))
 
 
 def print_trace(console: Console, error: BaseException) -> None:
     """Print a stack trace as plain text."""
-    print_lines_of(console, "".join(traceback.format_exception(error)).splitlines())
-
-
-def print_lines_of(console: Console, lines: Iterable[str]) -> None:
-    """Print lines of text literally."""
-    for text in lines:
-        console.print(styled(text), soft_wrap=True)
+    show(console, *"".join(traceback.format_exception(error)).splitlines())
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from pipeline_assets.domain.requests import Load, Maintenance, Rebuild, Reconcil
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.operation_job import (
     MAINTENANCE_OP,
+    REBUILD_OP,
     RECONCILE_OP,
     RECOVER_OP,
     RELEASE_OP,
     ROLLBACK_OP,
 )
-from pipeline_assets.orchestration.rebuild_job import REBUILD_OP
 
 SETTINGS = Settings(projects=("10001",), calendar_start=date(2026, 1, 1), notify_urls=("https://bi.example/hook",))
 JOBS = {job.name: job for job in build_defs(SETTINGS).get_repository_def().get_all_jobs()}
