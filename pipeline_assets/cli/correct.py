@@ -37,7 +37,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.inspection.status import recorded_statuses
 from pipeline_assets.operations.decisions import Held, object_named, preview, touched_slices
-from pipeline_assets.operations.rebuild_choose import GreenSlices, asked_for
+from pipeline_assets.operations.rebuild_build import GreenSlices, asked_for
 from pipeline_assets.operations.rollback import plan
 from pipeline_assets.orchestration import operation_job as jobs
 from pipeline_assets.orchestration.specs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE, range_tags

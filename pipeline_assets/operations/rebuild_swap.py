@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
 from pipeline_assets.domain.errors import PublishConflictError, TakenOverError
@@ -16,8 +17,13 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import decide
 from pipeline_assets.load.staleness.facts import Facts, rests_on
-from pipeline_assets.operations.rebuild_build import MainAsRead, catch_up, keep_together
-from pipeline_assets.operations.rebuild_choose import GreenSlices, no_longer_as_reported
+from pipeline_assets.operations.rebuild_build import (
+    GreenSlices,
+    MainAsRead,
+    catch_up,
+    keep_together,
+    no_longer_as_reported,
+)
 from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, roll_back
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
@@ -51,7 +57,10 @@ def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, no
             raise _conflict(runtime, rebuild, conflict) from conflict
         green = runtime.ledger.rebuilds.slices(rebuild)
         _require_as_reported(runtime, rebuild, green, now)
-        rebuild = _begun(runtime, rebuild, who, why)
+        runs = tuple(dict.fromkeys(filter(None, (*rebuild.swap_runs, rebuild.run_id))))
+        after = rebuild.swap_after if _shown(runtime, rebuild) else runtime.ledger.rebuilds.last_publication()
+        begun: dict[str, Any] = {"state": RebuildState.SWAPPING, "swap_after": after, "swap_runs": runs}
+        rebuild = runtime.ledger.rebuilds.change(rebuild, **begun, answered_by=who, answer=why)
         try:
             swaps = []
             for name in rebuild.tables:
@@ -87,31 +96,14 @@ def drop_branches(runtime: Runtime, rebuild: RebuildRecord) -> None:
         runtime.lakehouse.branches.drop(table, [runtime.lakehouse.branches.name(rebuild.branch)])
 
 
-def tables_shown(runtime: Runtime, rebuild: RebuildRecord) -> tuple[str, ...]:
-    """The tables in which main shows the rebuild; syncs them first, so a killed swap's commits are on record."""
-    if rebuild.swap_after is None:
-        return ()
-    for name in rebuild.tables:
+def _shown(runtime: Runtime, rebuild: RebuildRecord) -> dict[str, list[PublicationRecord]]:
+    """Table -> publications by the swap, oldest first, where main shows some; syncs first, so a killed swap's are on record."""
+    after, found = rebuild.swap_after, {}
+    for name in rebuild.tables if after is not None else ():
         sync_ledger(runtime, table_by_key(name), rebuild.run_id or "")
-    return tuple(name for name in rebuild.tables if swap_publications(runtime, rebuild, name))
-
-
-def swap_publications(runtime: Runtime, rebuild: RebuildRecord, name: str) -> list[PublicationRecord]:
-    """The publications by the rebuild's swap of a synced table, oldest first."""
-    after = rebuild.swap_after
-    return [
-        record
-        for record in runtime.ledger.publications(name)
-        if after is not None and record.number > after and record.run_id in rebuild.swap_runs
-    ]
-
-
-def _begun(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
-    runs = tuple(dict.fromkeys(filter(None, (*rebuild.swap_runs, rebuild.run_id))))
-    after = rebuild.swap_after if tables_shown(runtime, rebuild) else runtime.ledger.rebuilds.last_publication()
-    return runtime.ledger.rebuilds.change(
-        rebuild, state=RebuildState.SWAPPING, swap_after=after, swap_runs=runs, answered_by=who, answer=why
-    )
+        later = [record for record in runtime.ledger.publications(name) if record.number > (after or 0)]
+        found[name] = [record for record in later if record.run_id in rebuild.swap_runs]
+    return {name: records for name, records in found.items() if records}
 
 
 def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenSlices, now: datetime) -> None:
@@ -122,8 +114,7 @@ def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenS
     rebuild, shown = _stopped(runtime, rebuild)
     told = f"main shows {', '.join(shown)} of it already" if shown else "nothing was swapped"
     if not beyond:
-        hint = f"See why: {look}"
-        hint = f"{hint}; then {rebuild.next_of_swap}" if shown else hint
+        hint = f"See why: {look}" + (f"; then {rebuild.next_of_swap}" if shown else "")
         raise rebuild.refused(f"has no slice that could go, and {told}", hint)
     runtime.ledger.rebuilds.report(rebuild, rebuild.state)
     then = rebuild.next_of_swap if shown else "swap it, or abandon it"
@@ -135,15 +126,13 @@ def _conflict(runtime: Runtime, rebuild: RebuildRecord, conflict: PublishConflic
     rebuild, shown = _stopped(runtime, rebuild)
     if not shown:
         return conflict
-    return PublishConflictError(
-        conflict.subject,
-        f"{conflict.reason}; main shows {', '.join(shown)} of rebuild {rebuild.number} already",
-        rebuild.next_of_swap.capitalize(),
-    )
+    reason = f"{conflict.reason}; main shows {', '.join(shown)} of rebuild {rebuild.number} already"
+    return PublishConflictError(conflict.subject, reason, rebuild.next_of_swap.capitalize())
 
 
 def _stopped(runtime: Runtime, rebuild: RebuildRecord) -> tuple[RebuildRecord, tuple[str, ...]]:
-    shown = tables_shown(runtime, rebuild)
+    """The rebuild, ready again unless main shows some of it; and the tables in which it does."""
+    shown = tuple(_shown(runtime, rebuild))
     if not shown and rebuild.state is RebuildState.SWAPPING:
         rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.READY)
     return rebuild, shown
@@ -217,24 +206,12 @@ def _swap_of(
         files = change.files_by_slice
         changes.head = (table.key, base_id, base_id)
         for key in sorted(changed):
-            record, prior = going[key].record, published.get(key)
-            changes.publications.append(
-                PublicationRecord(
-                    table.key,
-                    key,
-                    base_id,
-                    base_id,
-                    digest_before=prior.digest if prior is not None else going[key].published,
-                    digest_after=record.digest,
-                    cause=Cause.of(CauseKind.REBUILD),
-                    run_id=rebuild.run_id,
-                    input_state=record.input_state,
-                    code_version=record.code_version,
-                    accepted_reason=rebuild.acceptance,
-                    figures=record.figures,
-                    settings=table.recorded_settings(runtime.settings),
-                )
-            )
+            record = going[key].record
+            before = published[key].digest if key in published else going[key].published
+            built = record.input_state, record.code_version, rebuild.acceptance, record.figures
+            of = (table.key, key, base_id, base_id, before, record.digest, Cause.of(CauseKind.REBUILD), rebuild.run_id)
+            settings = table.recorded_settings(runtime.settings)
+            changes.publications.append(PublicationRecord(*of, *built, settings=settings))
     facts = Facts.read(runtime.ledger, runtime.settings, going.keys(), [table], now)
     for plan in decide(facts, table, going.keys(), {}, now):
         one, prior = going[plan.key], published.get(plan.key)
@@ -266,8 +243,7 @@ def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None)
     """Drop an unpublished rebuild. Raises UsageError where main shows some of it, or it is answered."""
     if not rebuild.state.is_open:
         raise rebuild.refused(f"is {rebuild.state.value}", f"Look at it: tidemark rebuild show {rebuild.number}")
-    shown = tables_shown(runtime, rebuild)
-    if shown:
+    if shown := _shown(runtime, rebuild):
         reason = f"is being swapped in, and main shows {', '.join(shown)} of it already"
         raise rebuild.refused(reason, rebuild.next_of_swap.capitalize())
     return _closed(runtime, rebuild, RebuildState.ABANDONED, who, why)
@@ -281,32 +257,24 @@ def undo(
     if is_answered or rebuild.swap_after is None:
         hint = "`tidemark rebuild show` tells which were swapped in"
         raise rebuild.refused(f"is {rebuild.state.value}, so main shows nothing of it", hint)
-    tables = tables_shown(runtime, rebuild)
-    if not tables:
+    shown = _shown(runtime, rebuild)
+    if not shown:
         abandon_it = f"Abandon it: tidemark rebuild abandon {rebuild.number}"
         hint = abandon_it if rebuild.state.is_open else "There is nothing to take back"
         raise rebuild.refused(f"is {rebuild.state.value}, and its swap changed nothing of main", hint)
-    told = f": {why}" if why else ""
     request = RollbackRequest(
-        tables,
+        tuple(shown),
         rebuild.projects,
         rebuild.first,
         rebuild.last,
         rebuild.swap_after,
-        f"undo of rebuild {rebuild.number} ({rebuild.reason}){told}",
+        f"undo of rebuild {rebuild.number} ({rebuild.reason}){f': {why}' if why else ''}",
         rebuild.run_id or "",
-        {name: _before_swap(swap_publications(runtime, rebuild, name)) for name in tables},
+        # Each slice goes back to right before the swap's first change of it.
+        {name: {record.key: record.number - 1 for record in reversed(records)} for name, records in shown.items()},
     )
     restores = roll_back(runtime, request)
     return _closed(runtime, rebuild, RebuildState.UNDONE, who, why), restores
-
-
-def _before_swap(published: Sequence[PublicationRecord]) -> dict[Slice, int]:
-    """Slice -> the last publication number before the swap's first change of it."""
-    first: dict[Slice, int] = {}
-    for record in published:
-        first.setdefault(record.key, record.number)
-    return {key: number - 1 for key, number in first.items()}
 
 
 def _closed(runtime: Runtime, rebuild: RebuildRecord, state: RebuildState, who: str, why: str | None) -> RebuildRecord:

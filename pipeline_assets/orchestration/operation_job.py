@@ -34,8 +34,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.decisions import Held, preview, release
 from pipeline_assets.operations.maintenance import maintain, require_done, summary
 from pipeline_assets.operations.notices import forget_notices
-from pipeline_assets.operations.rebuild_build import build
-from pipeline_assets.operations.rebuild_choose import GreenSlices, begin, claimed
+from pipeline_assets.operations.rebuild_build import GreenSlices, begin, build, claimed
 from pipeline_assets.operations.rebuild_swap import abandon, swap, undo
 from pipeline_assets.operations.recover import HourFate, HourOutcome, Recovery, in_lines, size_text, whole_days
 from pipeline_assets.operations.recover_plan import (

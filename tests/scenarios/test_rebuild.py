@@ -22,8 +22,7 @@ from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.requests import Rebuild
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.operations.maintenance import maintain
-from pipeline_assets.operations.rebuild_build import build
-from pipeline_assets.operations.rebuild_choose import begin, claimed
+from pipeline_assets.operations.rebuild_build import begin, build, claimed
 from pipeline_assets.operations.rebuild_swap import abandon, swap
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.live_runs import liveness

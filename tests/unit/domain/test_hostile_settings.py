@@ -24,7 +24,7 @@ from pipeline_assets.domain.requests import Rebuild, Recover, Rollback
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.operations.rebuild_choose import asked_for
+from pipeline_assets.operations.rebuild_build import asked_for
 from pipeline_assets.operations.recover_plan import recovery_request
 from pipeline_assets.orchestration.assets import KINDS, SHARED
 from pipeline_assets.orchestration.operation_job import rollback_request

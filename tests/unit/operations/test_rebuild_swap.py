@@ -26,8 +26,13 @@ from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.operations import rebuild_build as green
 from pipeline_assets.operations import rebuild_swap as swap
 from pipeline_assets.operations import rollback
-from pipeline_assets.operations.rebuild_build import MainAsRead
-from pipeline_assets.operations.rebuild_choose import digests_beside, is_judged_beside, refused_beside, states_beside
+from pipeline_assets.operations.rebuild_build import (
+    MainAsRead,
+    digests_beside,
+    is_judged_beside,
+    refused_beside,
+    states_beside,
+)
 from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, published_by, restores_of
 from pipeline_assets.tables.aggregates import EVENT_COUNTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
