@@ -13,9 +13,7 @@ from pydantic import ValidationError
 from pipeline_assets.domain.changes import Baseline, KeyChange, explain_change, next_baseline
 from pipeline_assets.domain.checks import (
     AcceptanceKind,
-    Acceptances,
     BatchFigures,
-    Check,
     Evaluation,
     read_acceptances,
     reconcile_batch,
@@ -24,7 +22,7 @@ from pipeline_assets.domain.deliveries import QuarantineReason, in_words
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
-from pipeline_assets.orchestration.assets import KINDS
+from pipeline_assets.orchestration.assets import KINDS, SHARED
 from tests.unit.load.test_batches import BATCH, DAY, PROJECT, a_delivery, a_record, absent_of, markers_of, plan_of
 
 SETTINGS = Settings()
@@ -179,10 +177,14 @@ def test_bounds_on_the_keys_of_a_final_slice(changes: dict[str, Any], bounds: di
 
 
 def test_bounds_of_one_measure() -> None:
-    """Each side of a measure's own bound; the general bound fills the rest."""
+    """Each side of a measure's own bound; the general bound fills the rest; a bound that says nothing is refused."""
     settings = Settings(change_bounds={"refined/events:rows": {"shrink": 0.5}})
     found = [_explained({"rows": 1000}, {"rows": after}, settings=settings) for after in (499, 500, 1200, 1201)]
     assert [one.is_passed for one in found] == [False, True, True, False]
+    nothing: tuple[dict[str, float], ...] = ({"most": 1}, {"shrink": -1}, {})
+    for name, bound in (*(("rows", one) for one in nothing), ("keys_removed", {"shrink": 0})):
+        with pytest.raises(ValidationError):
+            Settings(change_bounds={f"refined/events:{name}": bound})
 
 
 @pytest.mark.parametrize(("growth", "added", "changed"), [(0.5, 0.5, 0.2), (0.1, 0.1, 0.1)])
@@ -258,80 +260,53 @@ def test_what_a_person_accepts_is_named_with_its_reason() -> None:
     found = _explained({"rows": 1000}, {"rows": 500}, reason="a test device")
     assert found.is_accepted_change
     assert found.reason == "accepted: a test device (shrinks by 50.0%: rows 1000 -> 500; cause: test)"
+    assert Evaluation.from_json(found.to_json()) == found
+
+
+RAW, ITEMS = "raw/regular_events", "dimensions/item_snapshot"
+MISSING, CHANGE = AcceptanceKind.MISSING, AcceptanceKind.CHANGE
+TWO = [PROJECT, "10002"]
 
 
 @pytest.mark.parametrize(
-    "bounds",
+    ("name", "projects", "kind", "project"),
     [
-        {"refined/events:rows": {"most": 1}}, {"refined/events:rows": {"shrink": -1}}, {"refined/events:rows": {}},
-        {"refined/events:keys_removed": {"shrink": 0}},
-    ],
-)  # fmt: skip
-def test_a_bound_that_says_nothing_is_refused(bounds: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        Settings(change_bounds=bounds)
-
-
-def test_evaluations_survive_the_ledger() -> None:
-    evaluation = Evaluation(Check.UNIQUE_EVENT_KEY, False, "r", "c", {"n": 1})
-    assert Evaluation.from_json(evaluation.to_json()) == evaluation
-
-
-RAW = "raw/regular_events"
-
-
-def _read(name: str, projects: list[str], kind: AcceptanceKind = AcceptanceKind.MISSING) -> Acceptances:
-    return read_acceptances({kind: {name: "lost"}}, KINDS, projects)
-
-
-@pytest.mark.parametrize("kind", AcceptanceKind)
-def test_a_project_may_be_left_out_where_one_is_loaded_alone(kind: AcceptanceKind) -> None:
-    """A loss once named among changes is a loss."""
-    whole = {(RAW, Slice(DAY, PROJECT)): "lost"}
-    assert _read(f"{RAW}:{DAY}", [PROJECT], kind) == whole
-    assert _read(f"{RAW}:{DAY}/{PROJECT}", [PROJECT, "10002"], kind) == whole
-
-
-def test_a_change_and_a_loss_are_told_apart() -> None:
-    key = Slice(DAY, PROJECT)
-    change, loss = {f"refined/events:{DAY}": "corrected"}, {f"{RAW}:{DAY}": "expired"}
-    given = read_acceptances({AcceptanceKind.CHANGE: change, AcceptanceKind.MISSING: loss}, KINDS, [PROJECT])
-    assert given == {("refined/events", key): "corrected", (RAW, key): "expired"}
-    twice = {f"refined/events:{DAY}": "the first", f"refined/events:{DAY}/{PROJECT}": "the second"}
-    assert read_acceptances({AcceptanceKind.CHANGE: twice}, KINDS, [PROJECT]) == {("refined/events", key): "the first"}
-    with pytest.raises(SettingsError, match="has no deliveries that could be missing"):
-        _read(f"refined/events:{DAY}", [PROJECT])
-
-
-def test_a_day_of_a_dimension_is_accepted_for_all_projects_together() -> None:
-    table = "dimensions/item_snapshot"
-    kinds = {table: AcceptanceKind.CHANGE}
-    for name in (f"{table}:{DAY}", f"{table}:{DAY}/{ALL_PROJECTS}"):
-        given = read_acceptances({AcceptanceKind.CHANGE: {name: "closed"}}, kinds, [PROJECT, "10002"], {table})
-        assert given == {(table, Slice(DAY, ALL_PROJECTS)): "closed"}
-    with pytest.raises(SettingsError, match="names a project that this run does not load"):
-        read_acceptances({AcceptanceKind.CHANGE: {f"{table}:{DAY}/{PROJECT}": "why"}}, kinds, [PROJECT], {table})
-
-
-@pytest.mark.parametrize(
-    ("name", "projects", "said"),
-    [
-        (f"{RAW}:{DAY}", [PROJECT, "10002"], "names no project, and this run loads 10001, 10002"),
-        (f"{RAW}:{DAY}/7", [PROJECT], "names a project that this run does not load"),
-        (f"{RAW}:soon/{PROJECT}", [PROJECT], "is not `table:day/project` with a reason"),
-        (f"raw/other:{DAY}", [PROJECT], "is not `table:day/project` with a reason"),
+        # A loss once named among changes is a loss.
+        *((f"{RAW}:{DAY}", [PROJECT], kind, PROJECT) for kind in AcceptanceKind),
+        *((f"{RAW}:{DAY}/{PROJECT}", TWO, kind, PROJECT) for kind in AcceptanceKind),
+        (f"refined/events:{DAY}", [PROJECT], CHANGE, PROJECT),
+        *((f"{ITEMS}:{name}", TWO, CHANGE, ALL_PROJECTS) for name in (f"{DAY}", f"{DAY}/{ALL_PROJECTS}")),
     ],
 )
-def test_what_names_too_much_or_nothing_is_refused(name: str, projects: list[str], said: str) -> None:
+def test_a_project_may_be_left_out_where_one_is_loaded_alone_or_all_of_a_dimension(
+    name: str, projects: list[str], kind: AcceptanceKind, project: str
+) -> None:
+    expected = {(name.partition(":")[0], Slice(DAY, project)): "lost"}
+    assert read_acceptances({kind: {name: "lost"}}, KINDS, projects, SHARED) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "projects", "kind", "said"),
+    [
+        (f"{RAW}:{DAY}", TWO, MISSING, "names no project, and this run loads 10001, 10002"),
+        (f"{RAW}:{DAY}/7", [PROJECT], MISSING, "names a project that this run does not load"),
+        (f"{ITEMS}:{DAY}/{PROJECT}", [PROJECT], CHANGE, "names a project that this run does not load"),
+        (f"{RAW}:soon/{PROJECT}", [PROJECT], MISSING, "is not `table:day/project` with a reason"),
+        (f"raw/other:{DAY}", [PROJECT], MISSING, "is not `table:day/project` with a reason"),
+        (f"refined/events:{DAY}", [PROJECT], MISSING, "has no deliveries that could be missing"),
+    ],
+)
+def test_what_names_too_much_or_nothing_is_refused(
+    name: str, projects: list[str], kind: AcceptanceKind, said: str
+) -> None:
     with pytest.raises(SettingsError, match=said):
-        _read(name, projects)
+        read_acceptances({kind: {name: "lost"}}, KINDS, projects, SHARED)
 
 
 def test_a_reason_says_what_it_lets_go_and_where_it_is_not_needed() -> None:
     lost = plan_of([a_delivery(9)], [a_record(9), a_record(10), a_record(11)], reasons={DAY: "expired"})
-    assert lost.told_loss(Settings()) == (
-        f"lets go 2 objects with 10 rows of hours 10, 11, first {a_record(10).object_key}: expired"
-    )
+    told = f"lets go 2 objects with 10 rows of hours 10, 11, first {a_record(10).object_key}: expired"
+    assert lost.told_loss(Settings()) == told
     whole = plan_of([a_delivery(9)], [a_record(9)], reasons={DAY: "expired"})
     assert "lacks nothing" in whole.told_loss(Settings())
 

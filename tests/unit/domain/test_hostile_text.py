@@ -6,8 +6,6 @@ import ast
 import html
 import json
 import re
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import date
 from pathlib import Path
 
@@ -111,15 +109,13 @@ def test_html_and_sql_hold_it_as_text(text: str) -> None:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
-    monkeypatch.setenv("TIDEMARK_CATALOG_URL", f"sqlite:///{tmp_path}/catalog.db")
-    monkeypatch.setenv("TIDEMARK_PROJECTS", "10001")
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    return CliRunner()
+def shell(tmp_path: Path) -> CliRunner:
+    catalog = f"sqlite:///{tmp_path}/ledger.db"
+    return CliRunner(env={"TIDEMARK_CATALOG_URL": catalog, "TIDEMARK_PROJECTS": "10001", "DAGSTER_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, shell: CliRunner, tmp_path: Path) -> None:
+def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, shell: CliRunner, ledger: Ledger) -> None:
     """Scenario: hostile texts in the ledger. Outcome: each command prints them in its own lines, exits 0, valid JSON."""
     recordable = text.encode("utf-8", "backslashreplace").decode()
     key, batch = Slice(DAY, "10001"), BatchKey(Source.REGULAR, "10001", DAY)
@@ -128,16 +124,10 @@ def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, she
         "refined/events", key, 1, 0, Digest(0, 0, 0), Digest(1, 1, 1), Cause(CauseKind.OTHER, recordable), "r",
         accepted_reason=recordable,
     )  # fmt: skip
-    with closing(Ledger(f"sqlite:///{tmp_path}/catalog.db")) as ledger:
-        ledger.record(
-            Changes(
-                batches=[BatchRecord(batch, BatchVerdict.REFUSED, recordable, recordable, evaluations=(refused,))],
-                slices=[SliceRecord("refined/events", key, Verdict.REFUSED, recordable, recordable)],
-                publications=[published],
-            ),
-            "run",
-        )
-        ledger.interventions.exclude([Exclusion(batch, recordable, recordable, None, recordable)], "run")
+    batches = [BatchRecord(batch, BatchVerdict.REFUSED, recordable, recordable, evaluations=(refused,))]
+    slices = [SliceRecord("refined/events", key, Verdict.REFUSED, recordable, recordable)]
+    ledger.record(Changes(batches=batches, slices=slices, publications=[published]), "run")
+    ledger.interventions.exclude([Exclusion(batch, recordable, recordable, None, recordable)], "run")
     span = ("--from", str(DAY), "--to", str(DAY))
     for words in (("status", *span), ("exclusions",), ("history", "refined/events")):
         done = shell.invoke(app, words)
@@ -147,7 +137,7 @@ def test_what_is_on_record_is_data_to_every_command_that_reads_it(text: str, she
         as_json = shell.invoke(app, [*words, "--json"])
         assert json.loads(as_json.stdout)
         assert _is_plain(as_json.stdout), words
-    with closing(Ledger(f"sqlite:///{tmp_path}/catalog.db")) as ledger, ledger.engine.begin() as connection:
+    with ledger.engine.begin() as connection:
         connection.execute(sa.update(PUBLICATIONS).values(id=1234))
     # Rollback and replay take the number as it is printed.
     assert "1234" in shell.invoke(app, ["history", "refined/events"]).output
