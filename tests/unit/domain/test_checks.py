@@ -303,6 +303,11 @@ def test_what_names_too_much_or_nothing_is_refused(
         read_acceptances({kind: {name: "lost"}}, KINDS, projects, SHARED)
 
 
+def test_a_change_and_a_loss_are_accepted_at_once() -> None:
+    given = {MISSING: {f"{RAW}:{DAY}": "expired"}, CHANGE: {f"refined/events:{DAY}": "corrected"}}
+    assert [*read_acceptances(given, KINDS, [PROJECT]).values()] == ["expired", "corrected"]
+
+
 def test_a_reason_says_what_it_lets_go_and_where_it_is_not_needed() -> None:
     lost = plan_of([a_delivery(9)], [a_record(9), a_record(10), a_record(11)], reasons={DAY: "expired"})
     told = f"lets go 2 objects with 10 rows of hours 10, 11, first {a_record(10).object_key}: expired"

@@ -11,12 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import LOST_UNREAD, KeyKind, RawRow, RowFate, defeat, outcomes
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.transforms import contest
+from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import ROW_ID
 from tests.unit.domain.test_identity import delivered_whole
 
@@ -80,6 +81,7 @@ def table_of(rows: Sequence[RawRow]) -> pa.Table:
 
 @settings(max_examples=200, deadline=None)
 @given(ROWS, PRECEDENCES, st.integers(0, 3))
+@example([], [*Source], 2)
 def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[Source], window: int) -> None:
     """Groups wider than the window, ties, nulls, blank ids, keys that share half of their hash, both sources."""
     decided = contest.decide(table_of(rows), precedence, window)
@@ -87,26 +89,20 @@ def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[S
     expected = outcomes(rows, precedence, window)
     assert [contest.FATES[fate] for fate in decided.fates] == expected
     unread = []
-    for row, fate in zip(rows, expected, strict=True):
-        lost = defeat(row, fate, rows, precedence, window)
-        unread.append(lost is not None and lost.by_unread(row))
-    assert decided.is_by_unread.tolist() == unread
     reasons: dict[Slice, Counter[str]] = {}
     losers: dict[tuple[Slice, str], list[tuple[str, int]]] = {}
-    for row, fate, is_by_unread in zip(rows, expected, unread, strict=True):
-        key = Slice(row.event_date, row.project_id)
+    for row, fate in zip(rows, expected, strict=True):
+        lost, key = defeat(row, fate, rows, precedence, window), Slice(row.event_date, row.project_id)
+        is_by_unread = lost is not None and lost.by_unread(row)
+        unread.append(is_by_unread)
         reasons.setdefault(key, Counter()).update([fate.value, *([LOST_UNREAD] if is_by_unread else [])])
         if fate is not RowFate.WINNER:
             losers.setdefault((key, row.source.value), []).append((row.object_key, row.line_number))
+    assert decided.is_by_unread.tolist() == unread
     assert decided.reasons() == reasons
     found = {at: table.select(["_object_key", "_line_number"]).to_pylist() for at, table in decided.losers().items()}
     places = {at: sorted(tuple(row.values()) for row in lost) for at, lost in found.items()}
     assert places == {at: sorted(lost) for at, lost in losers.items()}
-
-
-def test_no_row_is_decided_without_rows() -> None:
-    decided = contest.decide(table_of([]), list(Source), 2)
-    assert (len(decided.fates), decided.reasons(), decided.losers()) == (0, {}, {})
 
 
 def test_rows_that_another_program_wrote_twice_or_without_a_place_both_stay() -> None:
@@ -127,29 +123,16 @@ def test_a_key_of_very_many_rows_takes_time_in_proportion() -> None:
     assert counted == {RowFate.WINNER: 1, RowFate.SEND_DUPLICATE: 1_999, RowFate.SUPERSEDED_BY_OTHER_DAY: 18_000}
 
 
-_RAW = {
-    "_key_a": [1, None, 2, 3],
-    "_key_b": [1, 1, None, 4],
-    contest.RECEIVED: [datetime(2026, 2, 2, tzinfo=UTC)] * 4,
-    contest.PROCESSED: [None] * 4,
-    "_hash_a": [5] * 4,
-    "_hash_b": [6] * 4,
-    "_object_key": ["o"] * 4,
-    "_line_number": [1, 2, 3, 4],
-    "insert_id": ["i", "i", "i", "\u200b"],
-    ROW_ID: ["", "u", "u", " "],
-    "_extra": [f'{{"{contest.PROCESSED}": "soon"}}', None, None, None],
-}
-
-
-def _raw() -> pa.Table:
-    types = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC")}
-    return pa.table({name: pa.array(_RAW[name], types[kind]) for name, kind in contest.READ_TYPES.items()})
-
-
 def test_a_files_rows_become_rows_of_a_contest() -> None:
     """Scenario: rows with a blank row id, half a key, no id. Outcome: those without a whole key take no part."""
-    found = contest.contested_rows(_raw(), Slice(DAY, "1"), "regular")
+    raw = {
+        "_key_a": [1, None, 2, 3], "_key_b": [1, 1, None, 4], contest.RECEIVED: [datetime(2026, 2, 2, tzinfo=UTC)] * 4,
+        contest.PROCESSED: [None] * 4, "_hash_a": [5] * 4, "_hash_b": [6] * 4, "_object_key": ["o"] * 4,
+        "_line_number": [1, 2, 3, 4], "insert_id": ["i", "i", "i", "\u200b"], ROW_ID: ["", "u", "u", " "],
+        "_extra": [f'{{"{contest.PROCESSED}": "soon"}}', None, None, None],
+    }  # fmt: skip
+    columns = {name: pa.array(raw[name], ARROW_TYPES[kind]) for name, kind in contest.READ_TYPES.items()}
+    found = contest.contested_rows(pa.table(columns), Slice(DAY, "1"), "regular")
     assert found.schema == contest.SCHEMA
     assert found.select(["_key_a", ROW_ID, "_is_nameless", "_is_unread", "_line_number"]).to_pylist() == [
         {"_key_a": 1, ROW_ID: None, "_is_nameless": False, "_is_unread": True, "_line_number": 1},

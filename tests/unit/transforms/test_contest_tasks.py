@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -108,47 +107,18 @@ def test_a_file_tells_its_halves_and_its_rows_among_some() -> None:
     assert sorted(zip(best["_key_a"].to_pylist(), best["_line_number"].to_pylist(), strict=True)) == [(2, 11), (3, 12)]
 
 
-def test_many_random_rows_of_few_keys_in_parts() -> None:
-    """Scenario: 3,000 rows of six keys, four hot parts. Outcome: as decided at once."""
-    rng = random.Random(5)
-    rows = [
-        RawRow("1", DAY, rng.choice(list(Source)), "o", line, (), *ids, None, None, (line, 0))
-        for line in range(3_000)
-        for ids in [(f"i{rng.randrange(6)}", f"u{rng.randrange(900)}")]
-    ]
-    table = _spread(table_of(rows))
-    ranges = contest_tasks.Ranges(2, 4, np.unique(table["_key_a"].to_numpy()).tobytes())
-    wanted = frozenset([Slice(DAY, "1")])
-    deciding = contest_tasks.Deciding(wanted, _PRECEDENCE, 1, ranges, as_bytes(best_of_days(table, _PRECEDENCE)))
-    outcome = contest_tasks.Outcome()
-    for part, of_part in ranges.divided(table):
-        outcome.add(deciding(part, [as_bytes(of_part)]))
-    assert _told(outcome) == _told(contest_tasks.Deciding(wanted, _PRECEDENCE, 1)(0, [as_bytes(table)]))
-
-
-def _slice(row: RawRow) -> Slice:
-    return Slice(row.event_date, row.project_id)
-
-
 def _rank(row: RawRow) -> tuple[object, ...]:
     return rank(row, _PRECEDENCE)
 
 
-def _equal(rows: Sequence[RawRow]) -> list[list[RawRow]]:
-    found: dict[tuple[object, ...], list[RawRow]] = {}
-    for row in rows:
-        found.setdefault((row.key, row.event_date, row.content), []).append(row)
-    return list(found.values())
-
-
 def _expected(rows: Sequence[RawRow], window: int) -> dict[Slice, contest_tasks.CompetingSum]:
     """By the rule's words: each row of another day in the window whose key the slice holds, equal ones as one."""
-    rows = [max(equal, key=_rank) for equal in _equal(rows)]
+    rows = list({(row.key, row.event_date, row.content): row for row in sorted(rows, key=_rank)}.values())
     told = table_of(rows).select(list(contest_tasks._RIVAL)).to_pylist()
     hashes = [row_hash(one, contest_tasks._RIVAL) for one in told]
     found = {}
-    for key in map(_slice, rows):
-        own = [row for row in rows if _slice(row) == key]
+    for key in [Slice(row.event_date, row.project_id) for row in rows]:
+        own = [row for row in rows if (row.event_date, row.project_id) == (key.event_date, key.project_id)]
         digest, is_tied = EMPTY, False
         for row, (first, second) in zip(rows, hashes, strict=True):
             distance = abs((row.event_date - key.event_date).days)

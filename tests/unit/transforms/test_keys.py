@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
@@ -176,17 +176,28 @@ def _links(before: Held, staged: Held, raw: Held, built: set[Slice], window: int
         | {one for one in is_raw[key] - was[key] if (key.project_id, one) in left}
         for key in every
     }
-    return {
-        frozenset((one, other))
-        for one in every
-        for other in every
-        if _are_near(one, other, window)
-        and (moved[one] & moved[other] or ((one in built) != (other in built) and after[one] & after[other]))
-    }
+    near = [(one, other) for one in every for other in every if _are_near(one, other, window)]
+    ways = [(moved[a] & moved[b] or ((a in built) != (b in built) and after[a] & after[b])) for a, b in near]
+    return {frozenset(pair) for pair, way in zip(near, ways, strict=True) if way}
+
+
+_ONE, _TWO, _FAR = (Slice(_DAYS[place], "1") for place in (0, 1, 3))
+
+
+def _holding(*slices: Slice) -> Held:
+    return dict.fromkeys(slices, ((7, 7),))
 
 
 @settings(max_examples=250, deadline=None)
 @given(_HELD, _HELD, _HELD, st.sets(_SLICES, max_size=4), st.integers(0, 3), st.integers(1, 5))
+# The key leaves the built day, and the other day is to gain it, has it, or gains nothing.
+@example(_holding(_ONE), {}, _holding(_ONE, _TWO), {_ONE}, 1, 1)
+@example(_holding(_ONE, _TWO), {}, _holding(_ONE, _TWO), {_ONE}, 1, 1)
+@example(_holding(_ONE), {}, _holding(_ONE), {_ONE}, 1, 1)
+# Another day still holds what the built day gains; the day stays; beyond the window it is another event.
+@example(_holding(_TWO), _holding(_ONE), _holding(_ONE, _TWO), {_ONE}, 1, 1)
+@example(_holding(_ONE), _holding(_ONE), _holding(_ONE, _TWO), {_ONE}, 1, 1)
+@example(_holding(_ONE), {}, _holding(_ONE, _FAR), {_ONE}, 1, 1)
 def test_slices_are_linked_by_keys_that_leave_and_keys_on_two_days(
     before: Held, staged: Held, raw: Held, built: set[Slice], window: int, ranges: int
 ) -> None:
@@ -198,33 +209,6 @@ def test_slices_are_linked_by_keys_that_leave_and_keys_on_two_days(
     assert {frozenset(pair) for pair in found} == expected
     assert len(found) == len(expected)
     assert set().union(*_by_ranges(linking, rows, ranges)) == found
-
-
-_ONE, _TWO, _FAR = (Slice(_DAYS[place], "1") for place in (0, 1, 3))
-_K: Key = (7, 7)
-
-
-@pytest.mark.parametrize(
-    ("before", "staged", "raw", "links"),
-    [
-        # The key leaves the built day; the other day is to gain it.
-        ([_ONE], [], [_ONE, _TWO], True),
-        # The day is to gain it, but has it: nothing moves.
-        ([_ONE, _TWO], [], [_ONE, _TWO], False),
-        # No day is to gain it.
-        ([_ONE], [], [_ONE], False),
-        # Another day still holds what the built day gains.
-        ([_TWO], [_ONE], [_ONE, _TWO], True),
-        # The day stays; others' raw rows alone link nothing.
-        ([_ONE], [_ONE], [_ONE, _TWO], False),
-        # Beyond the window the same key is another event.
-        ([_ONE], [], [_ONE, _FAR], False),
-    ],
-)
-def test_each_way_to_be_linked(before: list[Slice], staged: list[Slice], raw: list[Slice], links: bool) -> None:
-    states = {state: dict.fromkeys(slices, (_K,)) for state, slices in ((BEFORE, before), (BUILT, staged), (RAW, raw))}
-    found = linked(frozenset([_ONE]), 1, 0, _rows(states))
-    assert found == ({(_ONE, _TWO)} if links else set())
 
 
 def _torn(then: Held, now: Held, chosen: set[Slice], window: int) -> Counter[Slice]:

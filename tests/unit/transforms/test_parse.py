@@ -8,13 +8,15 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
+from itertools import product
 from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.deliveries import NOT_READABLE, UNREADABLE, Delivery
+from pipeline_assets.domain.deliveries import NOT_READABLE, UNREADABLE
 from pipeline_assets.domain.deliveries import QuarantineReason as Reason
 from pipeline_assets.domain.errors import LandingUnavailableError, UnreadableObjectError
 from pipeline_assets.domain.machine import MOST_TEXT_BYTES, TooLargeHereError, here
@@ -37,8 +39,12 @@ ARCHIVED = UnreadableObjectError("archived", "landing refused: InvalidObjectStat
 GOOD_LINE = b'{"event_time":"2026-02-02 10:00:00.000001","app":10001,"event_type":"click"}'
 
 
-def read_by(reader: Objects, *objects: Share) -> Read:
-    return read(parse.ObjectWork(reader, MAX_OBJECT_BYTES, MAX_LINE_BYTES), objects)
+def read_by(reader: Objects, *objects: Share, most: int = MAX_OBJECT_BYTES, only_refused: bool = False) -> Read:
+    return read(ObjectWork(reader, most, MAX_LINE_BYTES, only_refused=only_refused), objects)
+
+
+def read_body(body: bytes, most: int = MAX_OBJECT_BYTES) -> Read:
+    return read_by(Objects({"a": body}), a_share("a"), most=most)
 
 
 LONG_LINE = GOOD_LINE + b" " * MAX_LINE_BYTES
@@ -142,10 +148,8 @@ def accounts() -> Accounts:
 
 @pytest.mark.parametrize("key", WHOLE_OBJECTS)
 def test_an_unreadable_object_is_one_quarantine_record_and_no_row(accounts: Accounts, key: str) -> None:
-    body, reason = WHOLE_OBJECTS[key]
-    summary = accounts.objects[key]
-    assert (summary["error"], summary["lines"]) == (reason.value, 0)
-    assert summary["error_detail"]
+    (body, reason), summary = WHOLE_OBJECTS[key], accounts.objects[key]
+    assert (summary["error"], summary["lines"], bool(summary["error_detail"])) == (reason.value, 0, True)
     (record,) = accounts.quarantine[key]
     assert (record["reason"], record["line_number"]) == (reason.value, None)
     assert (record["byte_offset"], record["byte_length"], record["sample"]) == (0, len(body), body[:512])
@@ -165,11 +169,8 @@ def test_a_bad_line_costs_that_line_only(accounts: Accounts, key: str) -> None:
     assert accounts.lines_of(key) == [1, 4]
 
 
-def test_every_reason_of_the_contract_is_held_by_an_example() -> None:
+def test_every_reason_of_the_contract_has_an_example_and_nothing_but_the_bad_is_quarantined(accounts: Accounts) -> None:
     assert {reason for _, reason in (*WHOLE_OBJECTS.values(), *LINES.values())} == set(Reason)
-
-
-def test_nothing_but_the_bad_is_quarantined(accounts: Accounts) -> None:
     assert accounts.quarantine.keys() == WHOLE_OBJECTS.keys() | LINES.keys() | {"unreadable values"}
 
 
@@ -251,97 +252,69 @@ def test_only_what_was_read_is_hashed() -> None:
 
 def test_refused_lines_alone_are_kept_where_no_other_is_asked_for() -> None:
     objects = {"good": gzip.compress(GOOD_LINE), "odd": body_with(b"[]"), "many": MANY}
-    told = [
-        read(
-            parse.ObjectWork(Objects(objects), MAX_OBJECT_BYTES, MAX_LINE_BYTES, only_refused=only_refused),
-            [a_share(key, len(body)) for key, body in objects.items()],
-        )
-        for only_refused in (False, True)
-    ]
+    places = [a_share(key, len(body)) for key, body in objects.items()]
+    told = [read_by(Objects(objects), *places, only_refused=only_refused) for only_refused in (False, True)]
     assert (told[0].refused, told[0].summaries) == (told[1].refused, told[1].summaries)
     assert len(told[0].rows) == 25_003
     assert told[1].rows == []
 
 
-@pytest.mark.parametrize("inflated", [MOST_TEXT_BYTES, MOST_TEXT_BYTES + 1])
-def test_what_inflates_beyond_the_driving_process_is_given_back(inflated: int) -> None:
-    """Outcome: never a refused object; a worker reads it."""
+@pytest.mark.parametrize(
+    ("inflated", "most", "error"),
+    [
+        (MOST_TEXT_BYTES, 2 * MOST_TEXT_BYTES, None),
+        (MOST_TEXT_BYTES + 1, 2 * MOST_TEXT_BYTES, None),
+        # An operator's limit is below the driving process's.
+        (2000, 1000, Reason.OBJECT_TOO_LARGE.value),
+    ],
+)
+def test_what_inflates_beyond_the_driving_process_is_given_back(inflated: int, most: int, error: str | None) -> None:
+    """Outcome: a worker reads it; it is refused only where no process may inflate it."""
     body = gzip.compress(GOOD_LINE + b"\n" + b"\n" * (inflated - len(GOOD_LINE) - 1))
-    work = parse.ObjectWork(Objects({"a": body}), 2 * MOST_TEXT_BYTES, MAX_LINE_BYTES)
-    told = read(work, [a_share("a")])
-    assert (len(told.rows), told.summaries[0]["error"]) == (1, None)
-    with here():
-        if inflated == MOST_TEXT_BYTES:
-            assert read(work, [a_share("a")]).as_text() == told.as_text()
-        else:
-            with pytest.raises(TooLargeHereError):
-                read(work, [a_share("a")])
+    told = read_body(body, most)
+    assert (len(told.rows), told.summaries[0]["error"]) == (error is None, error)
+    with here(), nullcontext() if inflated <= MOST_TEXT_BYTES else pytest.raises(TooLargeHereError):
+        assert read_body(body, most).as_text() == told.as_text()
 
 
-def test_what_no_process_may_inflate_is_refused_in_each_of_them() -> None:
-    """Scenario: an operator's limit is below the driving process's."""
-    work = parse.ObjectWork(Objects({"a": gzip.compress(b"\n" * 2000)}), 1000, MAX_LINE_BYTES)
-    told = read(work, [a_share("a")])
-    assert told.summaries[0]["error"] == Reason.OBJECT_TOO_LARGE.value
-    with here():
-        assert read(work, [a_share("a")]).as_text() == told.as_text()
+def shared(sizes: list[int], tasks: int) -> list[list[int]]:
+    """The sizes of each task's objects."""
+    landing = [a_share(f"k{number:03}", size).delivery for number, size in enumerate(sizes)]
+    return [[share.delivery.size_bytes for share in task] for task in shares(landing, tasks)]
 
 
-def a_landing(sizes: list[int]) -> list[Delivery]:
-    return [a_share(f"k{number:03}", size).delivery for number, size in enumerate(sizes)]
-
-
-def test_tasks_read_about_as_many_bytes() -> None:
-    megabytes = [90, 50, 40, 30, 30, 20, 10, 1, 1, 1]
-    tasks = shares(a_landing([size << 20 for size in megabytes]), 3)
-    assert len(tasks) == 3
-    loads = [sum(share.delivery.size_bytes >> 20 for share in task) for task in tasks]
-    assert sum(loads) == sum(megabytes)
-    assert max(loads) <= 95
+def test_tasks_read_about_as_many_bytes_and_objects() -> None:
+    """Outcome: each object is a task of its own where there are enough; no task gets all empty ones, which cost a request."""
+    sizes = [90, 50, 40, 30, 30, 20, 10, 1, 1, 1]
+    tasks = [sum(task) >> 20 for task in shared([size << 20 for size in sizes], 3)]
+    assert (len(tasks), sum(tasks), max(tasks) <= 95) == (3, sum(sizes), True)
+    assert shared([5] * 4, 16) == [[5]] * 4
+    assert shared([0] * 400, 4) == [[0] * 100] * 4
 
 
 def test_a_task_reads_its_objects_by_project_day_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcome: a day's rows come together, whatever the sizes."""
     monkeypatch.setattr("pipeline_assets.domain.skew.SPLIT_BYTES", 1)
-    days = (date(2026, 2, 3), DAY)
-    listed = [
-        a_share(f"{number}", number, project=project, day=day).delivery
-        for number in range(1, 9)
-        for day in days
-        for project in ("10002", PROJECT)
-    ]
+    places = product(range(1, 9), (date(2026, 2, 3), DAY), ("10002", PROJECT))
+    listed = [a_share(f"{number}", number, project=project, day=day).delivery for number, day, project in places]
     for task in shares(listed, 3, is_divided=True):
         names = [(one.batch.project_id, one.batch.arrival_date, one.key) for one in (share.delivery for share in task)]
         assert names == sorted(names)
     assert Counter(share.delivery for task in shares(listed, 3) for share in task) == Counter(listed)
 
 
-def test_each_object_is_a_task_of_its_own_where_there_are_enough() -> None:
-    assert [len(task) for task in shares(a_landing([5] * 4), 16)] == [1] * 4
-
-
-def test_empty_objects_are_spread_too() -> None:
-    """An empty object costs a request; no task gets all of them."""
-    assert [len(task) for task in shares(a_landing([0] * 400), 4)] == [100] * 4
-
-
 def test_an_object_that_is_listed_as_too_large_is_refused_unread() -> None:
     """The shelf is empty: reading would say that the object moved."""
-    work = parse.ObjectWork(Objects({}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
-    told = read(work, [a_share("a", MAX_OBJECT_BYTES + 1)])
+    told = read_by(Objects({}), a_share("a", MAX_OBJECT_BYTES + 1))
     (record,), (summary,) = told.refused, told.summaries
     assert (summary["error"], summary["sha256"]) == (Reason.OBJECT_TOO_LARGE.value, None)
     assert (record["reason"], record["byte_length"], record["sample"]) == (summary["error"], MAX_OBJECT_BYTES + 1, b"")
     assert "not read" in record["detail"]
-    (summary,) = read(work, [a_share("a", MAX_OBJECT_BYTES)]).summaries
-    assert summary["error"] == MOVED
+    assert read_by(Objects({}), a_share("a", MAX_OBJECT_BYTES)).summaries[0]["error"] == MOVED
 
 
 def test_an_object_that_landing_refuses_is_no_content() -> None:
-    work = parse.ObjectWork(
-        Objects({"archived": ARCHIVED, "b": gzip.compress(GOOD_LINE)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES
-    )
-    told = read(work, [a_share("archived"), a_share("b")])
+    told = read_by(Objects({"archived": ARCHIVED, "b": gzip.compress(GOOD_LINE)}), a_share("archived"), a_share("b"))
     assert [row["_object_key"] for row in told.rows] == ["b"]
     assert [(one["object_key"], one["error"], one["error_detail"]) for one in told.summaries] == [
         ("archived", NOT_READABLE, "landing refused: InvalidObjectState"),
@@ -356,8 +329,7 @@ def test_millions_of_blank_lines_are_counted_at_once(monkeypatch: pytest.MonkeyP
 
     for parser in (EXPORT_FORMAT.line_parser, EXPORT_FORMAT.block_parser):
         monkeypatch.setattr(parser, "parse", each)
-    work = parse.ObjectWork(Objects({"a": gzip.compress(b"\n" * 2_000_000)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
-    (summary,) = read(work, [a_share("a")]).summaries
+    (summary,) = read_body(gzip.compress(b"\n" * 2_000_000)).summaries
     assert (summary["lines"], summary["blank"], summary["error"]) == (2_000_000, 2_000_000, None)
 
 
@@ -365,14 +337,11 @@ def test_millions_of_blank_lines_are_counted_at_once(monkeypatch: pytest.MonkeyP
 def test_batches_are_bounded_in_rows_and_bytes(
     monkeypatch: pytest.MonkeyPatch, line_bytes: int, most_rows: int
 ) -> None:
-    monkeypatch.setattr(parse, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(parse, "_BATCH_ROWS", 10)
-    monkeypatch.setattr(parse, "_BATCH_BYTES", 10_000)
+    for name, bound in (("_SMALL_BYTES", 0), ("_BATCH_ROWS", 10), ("_BATCH_BYTES", 10_000)):
+        monkeypatch.setattr(parse, name, bound)
     line = GOOD_LINE[:-1] + b',"city":"' + b"x" * (line_bytes - len(GOOD_LINE)) + b'"}\n'
-    work = parse.ObjectWork(Objects({"a": gzip.compress(line * 35)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
-    told = read(work, [a_share("a")])
-    assert sum(told.sizes) == 35
-    assert max(told.sizes) == most_rows
+    sizes = read_body(gzip.compress(line * 35)).sizes
+    assert (sum(sizes), max(sizes)) == (35, most_rows)
 
 
 TWO_DAYS = (date(2026, 2, 2), date(2026, 2, 3))
@@ -401,9 +370,7 @@ def a_shelf(rng: random.Random, oddity: float) -> tuple[Objects, list[Share]]:
         objects[key] = body[:-3] if rng.random() < oddity / 4 else body
         if rng.random() < oddity / 4:
             del objects[key]
-        places.append(
-            a_share(key, len(body), source=rng.choice((Source.REGULAR, Source.BACKFILL)), day=rng.choice(TWO_DAYS))
-        )
+        places.append(a_share(key, len(body), source=rng.choice([*Source]), day=rng.choice(TWO_DAYS)))
     return Objects(objects), places
 
 
@@ -429,8 +396,6 @@ def test_they_are_parsed_at_once_and_as_soon_as_they_are_enough(monkeypatch: pyt
         return read(ObjectWork(Objects(dict.fromkeys(keys, body)), 1 << 20, 1 << 20), places).sizes
 
     assert rows_of_batches() == [500]
-    monkeypatch.setattr(parse, "_MOST_LINES", 100)
-    assert rows_of_batches() == [100] * 5
-    monkeypatch.setattr(parse, "_MOST_LINES", 10_000)
-    monkeypatch.setattr(parse, "_MOST_BYTES", 20 * len(ODD_LINES[0]))
-    assert rows_of_batches() == [20] * 25
+    for name, bound, rows in (("_MOST_LINES", 100, 100), ("_MOST_BYTES", 20 * len(ODD_LINES[0]), 20)):
+        monkeypatch.setattr(parse, name, bound)
+        assert rows_of_batches() == [rows] * (500 // rows)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from itertools import groupby
+from itertools import count, groupby
 from typing import IO, Any
 
 import pyarrow as pa
@@ -142,11 +142,14 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
 def test_parts_of_an_object_are_the_object() -> None:
     """Scenario: twelve thousand lines in one to eight parts. Outcome: each row once, with its line; equal summaries."""
     odd = {7: b"   ", 4_001: b"[1]", 10_000: b"{", 11_999: b""}
+
+    def in_order(shelf: Shelf) -> list[dict[str, Any]]:
+        return sorted(rows_of(shelf), key=lambda row: row["_line_number"])
+
     lines = [odd.get(n, a_line(n, DAY - timedelta(days=n % 2), city="x" * (n % 50))) for n in range(1, 12_001)]
     body = zipped(*lines)
     whole = Shelf({"a": body})
     (summary,) = run(whole, PROJECT).summaries
-    rows = sorted(rows_of(whole), key=lambda row: row["_line_number"])
     assert (summary["lines"], summary["rows"], summary["quarantined"], summary["blank"]) == (12_000, 11_996, 2, 2)
     for parts in (2, 3, 8):
         shelf = Shelf({"a": body})
@@ -154,7 +157,7 @@ def test_parts_of_an_object_are_the_object() -> None:
         summaries = [summary for of_part in found for summary in of_part.summaries]
         assert len([one for one in summaries if one["rows"]]) > 1
         assert joined(summaries) == summary
-        assert sorted(rows_of(shelf), key=lambda row: row["_line_number"]) == rows
+        assert in_order(shelf) == in_order(whole)
 
 
 def test_a_bad_object_is_bad_in_every_part_and_one_that_moved_between_them_moved() -> None:
@@ -233,8 +236,6 @@ def test_refused_lines_and_objects_are_files_of_quarantine() -> None:
 
 Row = tuple[str, int, int]
 """Project, days before DAY, number."""
-
-
 _BACKS = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 _OBJECTS = st.lists(st.tuples(st.sampled_from(["1", "2"]), _BACKS), max_size=12)
 
@@ -264,16 +265,13 @@ def test_days_come_one_after_the_other_however_they_are_mixed(
     objects: list[tuple[str, list[int]]], held: int, many: int
 ) -> None:
     """Outcome: passed and held rows each have a day in one piece; only an opened day is in both."""
-    given_rows: list[Row] = []
-    batches = []
-    for project, backs in objects:
-        rows = [(project, back, len(given_rows) + place) for place, back in enumerate(backs)]
-        given_rows += rows
-        batches.append(a_batch(rows))
+    number = count()
+    rows = [[(project, back, next(number)) for back in backs] for project, backs in objects]
+    given_rows = [row for of_object in rows for row in of_object]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(write_objects, "_MANY_ROWS", many)
         days = DayClusters(held)
-        passed = order_of(one for batch in batches for one in days.add(batch))
+        passed = order_of(one for of_object in rows for one in days.add(a_batch(of_object)))
         rest = order_of(days.rest())
     days.close()
     assert_in_order(passed, [row for row in given_rows if row in passed])
@@ -309,19 +307,13 @@ def test_what_is_held_is_bounded_and_comes_back_from_disk(monkeypatch: pytest.Mo
     """Sizes that give several runs and windows."""
     monkeypatch.setattr(write_objects, "_OUT_BYTES", 40_000)
     monkeypatch.setattr(write_objects, "_PART_BYTES", 10_000)
-    chance = random.Random(7)
-    batches, given_rows = [], []
+    chance, given_rows, found, held = random.Random(7), [], [], 64 * 1024
+    days = DayClusters(held)
     for number in range(40):
         rows = [("1", chance.choice([0, 0, 0, 5, *range(1, 60)]), number * 1000 + place) for place in range(50)]
         given_rows += rows
-        batches.append(a_batch(rows, payload="x" * 100))
-    held = 64 * 1024
-    days = DayClusters(held)
-    found, most = [], 0
-    for batch in batches:
-        found += days.add(batch)
-        most = max(most, days.held_bytes)
-    assert most < held
+        found += days.add(a_batch(rows, payload="x" * 100))
+        assert days.held_bytes < held
     rest = list(days.rest())
     days.close()
     assert days.spilled_bytes > 2 * held
