@@ -6,7 +6,6 @@ import gzip
 import io
 import subprocess
 import sys
-import tracemalloc
 import zlib
 
 import pytest
@@ -55,16 +54,10 @@ GOOD_BODIES = {
 }
 
 BAD_BODIES = {
-    "zero bytes": (b"", Reason.EMPTY_OBJECT),
     "plain text": (TEXT, Reason.NOT_GZIP),
     "only zeros": (b"\0" * 20, Reason.NOT_GZIP),
-    "one byte": (GOOD[:1], Reason.NOT_GZIP),
     "unknown method": (_flip(GOOD, 2), Reason.NOT_GZIP),
     "broken deflate stream": (_flip(GOOD, 10), Reason.NOT_GZIP),
-    "header only": (GOOD[:10], Reason.TRUNCATED_GZIP),
-    "half": (GOOD[: len(GOOD) // 2], Reason.TRUNCATED_GZIP),
-    "without its trailer": (GOOD[:-8], Reason.TRUNCATED_GZIP),
-    "without its last byte": (GOOD[:-1], Reason.TRUNCATED_GZIP),
     "second member cut": (GOOD + GOOD[:-3], Reason.TRUNCATED_GZIP),
     "wrong sum": (_flip(GOOD, len(GOOD) - 8), Reason.CRC_ERROR),
     "wrong length": (_flip(GOOD, len(GOOD) - 1), Reason.CRC_ERROR),
@@ -129,21 +122,12 @@ def test_flags_that_no_gzip_has_are_refused() -> None:
 
 
 def test_no_cut_of_an_object_passes_for_a_shorter_one() -> None:
+    reasons = []
     for end in range(len(GOOD)):
-        with pytest.raises(BadObjectError):
+        with pytest.raises(BadObjectError) as refused:
             decompress(GOOD[:end], BOUND)
-
-
-def test_a_bomb_is_refused_before_it_goes_off() -> None:
-    body = gzip.compress(b"0" * (64 * BOUND))
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadObjectError, match="object_too_large"):
-            decompress(body, 4 * BOUND)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 * BOUND
+        reasons.append(refused.value.reason)
+    assert reasons == [Reason.EMPTY_OBJECT, Reason.NOT_GZIP, *[Reason.TRUNCATED_GZIP] * (len(GOOD) - 2)]
 
 
 _WORKER = """
@@ -164,9 +148,8 @@ print(len(line.text), line.length, (resource.getrusage(resource.RUSAGE_SELF).ru_
 
 def test_a_bomb_and_an_endless_line_cost_a_worker_little_memory() -> None:
     """Two megabytes that hold two gigabytes, and a line of 256 MiB, in their own process: the system's peak memory."""
-    done = subprocess.run(
-        [sys.executable, "-c", _WORKER, str(256 * BOUND)], capture_output=True, text=True, check=True, timeout=120
-    )
+    command = [sys.executable, "-c", _WORKER, str(256 * BOUND)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     reason, kept, length, mebibytes = done.stdout.split()
     assert reason == "object_too_large"
     assert (int(kept), int(length)) == ((8 << 20) + 1, 256 << 20)

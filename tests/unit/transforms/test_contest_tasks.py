@@ -113,7 +113,11 @@ def _rank(row: RawRow) -> tuple[object, ...]:
 
 def _expected(rows: Sequence[RawRow], window: int) -> dict[Slice, contest_tasks.CompetingSum]:
     """By the rule's words: each row of another day in the window whose key the slice holds, equal ones as one."""
-    rows = list({(row.key, row.event_date, row.content): row for row in sorted(rows, key=_rank)}.values())
+    best: dict[tuple[object, ...], RawRow] = {}
+    for row in rows:
+        at = (row.key, row.event_date, row.content)
+        best[at] = max(best.get(at, row), row, key=_rank)
+    rows = list(best.values())
     told = table_of(rows).select(list(contest_tasks._RIVAL)).to_pylist()
     hashes = [row_hash(one, contest_tasks._RIVAL) for one in told]
     found = {}
