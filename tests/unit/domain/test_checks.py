@@ -306,6 +306,8 @@ def test_what_names_too_much_or_nothing_is_refused(
 def test_a_change_and_a_loss_are_accepted_at_once() -> None:
     given = {MISSING: {f"{RAW}:{DAY}": "expired"}, CHANGE: {f"refined/events:{DAY}": "corrected"}}
     assert [*read_acceptances(given, KINDS, [PROJECT]).values()] == ["expired", "corrected"]
+    twice = {f"refined/events:{DAY}": "the first", f"refined/events:{DAY}/{PROJECT}": "the second"}
+    assert [*read_acceptances({CHANGE: twice}, KINDS, [PROJECT]).values()] == ["the first"]
 
 
 def test_a_reason_says_what_it_lets_go_and_where_it_is_not_needed() -> None:
