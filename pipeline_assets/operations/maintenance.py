@@ -66,12 +66,9 @@ def _rewritten(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: 
     for number, start in enumerate(range(0, len(slices), _SLICES_AT_ONCE)):
         attempt = f"{run_id.replace('-', '')}_rewrite{number}"
         done.append(_rewrite(runtime, table, slices[start : start + _SLICES_AT_ONCE], run_id, attempt, keeps))
-    return Rewritten(
-        sum(one.files_before for one in done),
-        sum(one.files_after for one in done),
-        sum(one.rows_removed for one in done),
-        any(one.is_left_alone for one in done),
-    )
+    before, after = sum(one.files_before for one in done), sum(one.files_after for one in done)
+    is_left_alone = any(one.is_left_alone for one in done)
+    return Rewritten(before, after, sum(one.rows_removed for one in done), is_left_alone)
 
 
 def _rewrite(
@@ -142,7 +139,7 @@ def _require_same_batches(
     for project_id, days in days_by_project(parts).items():
         known = runtime.ledger.batch_days_of(SOURCE_OF_TABLE[table.key], project_id, sorted(days))
         for day, batch, part in ((day, *one) for day, of_day in known.items() for one in of_day.items()):
-            is_known = part.lineage is not None and part.lineage.startswith(f"{LINEAGE}:")
+            is_known = (part.lineage or "").startswith(f"{LINEAGE}:")
             is_comparable = is_known and part.digest.rows and part.digest.version == ROW_HASH_VERSION
             if is_comparable and parts[Slice(day, project_id)].get(batch.arrival_date) != part:
                 raise _is_other(table, Slice(day, project_id), f"rows of {batch} lie elsewhere")
@@ -192,44 +189,36 @@ def _leftovers(
     upkeep: Upkeep, table: Table, name: str, now: datetime, span: timedelta, youngest: timedelta, max_share: float
 ) -> TableUpkeep:
     """The removable files; `span`: how long history is kept; `youngest`, at most `span`: the least age of such a file."""
-    below = upkeep.below(table)
+    below, note = upkeep.below(table), ""
+    place, clock = below.location, min(now, datetime.now(UTC))
+    before = clock - youngest
     foreign = [file for file in below.unknown if file.commits and file.table_uuid != below.table_uuid]
     if foreign:
-        where = f"{below.location}/{foreign[0].name}"
+        where = f"{place}/{foreign[0].name}"
         reason = f"its folder also holds the files of another table of this name ({where}); no orphan was removed"
         hint = (
             "Find the catalog of that table; move its files away, or attach them to an empty catalog: tidemark attach"
         )
         return TableUpkeep(table=table.key, failure=LakehouseError(name, reason, hint))
-    note = ""
-    clock = min(now, datetime.now(UTC))
-    before = clock - youngest
     if _is_forked(below, clock):
-        reason = (
-            f"another catalog commits to it: {below.location} holds commits of the last day that this one does not know"
-        )
+        reason = f"another catalog commits to it: {place} holds commits of the last day that this one does not know"
         hint = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
         return TableUpkeep(table=table.key, failure=LakehouseError(name, f"{reason}, and nothing was touched", hint))
     if any(file.commits and file.updated_at >= clock - span for file in below.unknown):
         # A failed commit leaves the same files as a commit that a restored catalog forgot, so both stay as long as snapshots.
         before = clock - span
         note = f"its folder holds metadata that the catalog does not know, so orphans are kept for {span.days} days"
-    unknown = {
-        f"{below.location}/{file.name}": file.name
-        for file in below.files
-        if file.modified_at < before and not is_metadata(file.name) and base_name(file.name) not in below.needed
-    }
     files = {base_name(file.name): file for file in below.files if is_metadata(file.name)}
+    data = [file for file in below.files if not is_metadata(file.name)]
+    unknown = [file.name for file in data if file.modified_at < before and base_name(file.name) not in below.needed]
     written = [(name, file.modified_at) for name, file in files.items()]
-    outlived = [files[name].name for name in outlived_metadata(written, below.log, clock, span)]
-    unknown |= {f"{below.location}/{name}": name for name in outlived}
-    owned = {path: name for path, name in unknown.items() if is_written(name, below.table_uuid)}
-    others = tuple(path for path in unknown if path not in owned)
-    metadata = tuple(path for path, name in owned.items() if is_metadata(name))
-    orphans = tuple(path for path, name in owned.items() if not is_metadata(name))
-    data = len(below.files) - sum(is_metadata(file.name) for file in below.files)
-    if is_bulk(len(orphans), data, max_share):
-        reason = f"no snapshot knows {len(orphans)} of the {data} files below {below.location}; none was removed"
+    unknown += [files[name].name for name in outlived_metadata(written, below.log, clock, span)]
+    owned = {name for name in unknown if is_written(name, below.table_uuid)}
+    others = tuple(f"{place}/{name}" for name in unknown if name not in owned)
+    metadata = tuple(f"{place}/{name}" for name in unknown if name in owned and is_metadata(name))
+    orphans = tuple(f"{place}/{name}" for name in unknown if name in owned and not is_metadata(name))
+    if is_bulk(len(orphans), len(data), max_share):
+        reason = f"no snapshot knows {len(orphans)} of the {len(data)} files below {place}; none was removed"
         hint = (
             "List them (tidemark maintenance --dry-run); if none is needed, raise TIDEMARK_MAX_ORPHAN_SHARE for one run"
         )
@@ -296,17 +285,12 @@ def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
     runtime.lakehouse.require_own(runtime.settings, EVERY_TABLE, purpose, runtime.ledger.lake)
     known = [table for table in EVERY_TABLE if runtime.lakehouse.knows(table)]
     if not known:
-        raise LakehouseError(
-            catalog_place(runtime.settings),
-            "knows none of our tables, and nothing was touched",
-            "Load days first, or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
-        )
-    for table in EVERY_TABLE:
-        if table in known:
-            continue
+        hint = "Load days first, or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME"
+        reason = "knows none of our tables, and nothing was touched"
+        raise LakehouseError(catalog_place(runtime.settings), reason, hint)
+    for table in (table for table in EVERY_TABLE if table not in known):
         place = runtime.lakehouse.place(table)
-        used = first_use(LakeObjects(place))
-        if used is not None:
+        if (used := first_use(LakeObjects(place))) is not None:
             raise unknown_lake(runtime.settings, f"{place}/{used}")
         if table not in OPTIONAL_TABLES:
             runtime.log(f"{table.key}: is not there yet")
@@ -315,17 +299,12 @@ def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
 
 def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
     """The report as one line for the log."""
-    is_refused = report.failure is not None
-    compacted = (
-        f"slices of {report.files_before} files compacted"
-        if is_dry_run
-        else f"slices compacted from {report.files_before} to {report.files_after} files"
-    )
+    joined = f"compacted from {report.files_before} to {report.files_after} files"
     parts = [
         (len(report.branches), "branches dropped"),
-        (len(report.compacted), compacted),
+        (len(report.compacted), f"slices {f'of {report.files_before} files compacted' if is_dry_run else joined}"),
         (report.snapshots, f"snapshots expired with {report.files_deleted} files"),
-        (0 if is_refused else len(report.orphans), "orphan files removed"),
+        (0 if report.failure is not None else len(report.orphans), "orphan files removed"),
         (len(report.metadata), "old metadata files removed"),
         (report.quarantined, "quarantined rows removed"),
     ]
@@ -359,28 +338,20 @@ def _maintain(
     if not is_dry_run:
         runtime.lakehouse.branches.sweep([table], is_live)
         upkeep.keep_properties(table)
-    if table is not QUARANTINE and not is_dry_run:
-        # The sync needs the snapshots since the last one.
-        sync_ledger(runtime, table, run_id)
+        if table is not QUARANTINE:
+            # The sync needs the snapshots since the last one.
+            sync_ledger(runtime, table, run_id)
     cold, files = _cold(runtime, table, now)
     compacted = Rewritten(files, files) if is_dry_run else compact(runtime, table, cold, run_id)
     quarantined = _old_quarantine(runtime, now, run_id, is_dry_run=is_dry_run) if table is QUARANTINE else 0
-    snapshots, named = upkeep.snapshots(table)
-    old = expirable(snapshots, named, now, history)
-    deleted = 0 if is_dry_run else upkeep.expire(table, old)
+    old, deleted = expirable(*upkeep.snapshots(table), now, history), 0
     if not is_dry_run:
+        deleted = upkeep.expire(table, old)
         left = find()
-    if not is_dry_run and left.failure is None:
-        upkeep.remove(table, (*left.orphans, *left.metadata))
-    return replace(
-        left,
-        branches=branches,
-        compacted=tuple(cold),
-        snapshots=len(old),
-        files_deleted=deleted,
-        quarantined=quarantined,
-        **vars(compacted),
-    )
+        if left.failure is None:
+            upkeep.remove(table, (*left.orphans, *left.metadata))
+    left = replace(left, branches=branches, compacted=tuple(cold), **vars(compacted))
+    return replace(left, snapshots=len(old), files_deleted=deleted, quarantined=quarantined)
 
 
 def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], int]:

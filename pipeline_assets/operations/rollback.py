@@ -76,6 +76,7 @@ def restores_of(
         if not restore.is_there and target is None:
             _require_empty_then(runtime, table, key, later, then, ancestry)
         if not restore.is_there and target is not None and target.digest_after != EMPTY:
+            # Other kept snapshots may belong to another rollback and vanish with it, so they come last.
             restore = replace(restore, snapshot_id=_kept_snapshot(restore, target, later, ancestry, kept))
         restores.append(restore)
     _require_rows(runtime, table, restores)
@@ -84,14 +85,13 @@ def restores_of(
 
 def published_by(records: Sequence[PublicationRecord], to: datetime | int, now: datetime) -> int:
     """The number of a slice's publications (oldest first) that existed at that time, even if their clock was ahead."""
-    if isinstance(to, int):
-        return max((place for place, record in enumerate(records, 1) if record.number <= to), default=0)
-    if to >= now:
+    if isinstance(to, datetime) and to >= now:
         return len(records)
-    return max(
-        (place for place, record in enumerate(records, 1) if datetime.fromisoformat(record.published_at) <= to),
-        default=0,
+    were = (
+        record.number <= to if isinstance(to, int) else datetime.fromisoformat(record.published_at) <= to
+        for record in records
     )
+    return max((place for place, was in enumerate(were, 1) if was), default=0)
 
 
 def _require_empty_then(
@@ -106,38 +106,26 @@ def _require_empty_then(
     if first is not None and first.digest_before == EMPTY and not first.cause.is_found:
         return
     # A kept snapshot shows the state before a change that was found afterwards.
+    then = first.parent_id if first is not None and first.parent_id in ancestry else None
     if isinstance(to, datetime):
         then = next((snapshot_id for snapshot_id, at in ancestry.items() if at <= to), None)
-    else:
-        then = first.parent_id if first is not None and first.parent_id in ancestry else None
-    if then is not None and key not in runtime.lakehouse.slice_files(table, then, [key]):
-        return
-    raise LakehouseError(
-        f"{table.key} {key}",
-        "what it held then is not on record",
-        "Choose a later time, or a publication that `tidemark history` shows",
-    )
+    if then is None or key in runtime.lakehouse.slice_files(table, then, [key]):
+        hint = "Choose a later time, or a publication that `tidemark history` shows"
+        raise LakehouseError(f"{table.key} {key}", "what it held then is not on record", hint)
 
 
 def _kept_snapshot(
-    restore: SliceRestore,
-    target: PublicationRecord,
-    later: PublicationRecord | None,
-    ancestry: Collection[int],
-    kept: Collection[int],
+    restore: SliceRestore, target: PublicationRecord, later: PublicationRecord | None, *kept: Collection[int]
 ) -> int:
     """A kept snapshot with the slice as `target` left it: its own, or the one before the next change."""
-    candidates = [target.snapshot_id, later.parent_id if later is not None else None]
-    # Other kept snapshots may belong to another rollback and vanish with it.
-    for there in (ancestry, kept):
+    candidates = [target.snapshot_id, *([later.parent_id] if later is not None else [])]
+    for there in kept:
         for snapshot_id in candidates:
-            if snapshot_id is not None and snapshot_id in there:
+            if snapshot_id in there:
                 return snapshot_id
-    raise LakehouseError(
-        f"{restore.table} {restore.key}",
-        f"the snapshot published at {target.published_at[:19]} has expired",
-        "Choose a later state, within rollback_days; or exclude the bad deliveries and load the day again",
-    )
+    reason = f"the snapshot published at {target.published_at[:19]} has expired"
+    hint = "Choose a later state, within rollback_days; or exclude the bad deliveries and load the day again"
+    raise LakehouseError(f"{restore.table} {restore.key}", reason, hint)
 
 
 def _require_rows(runtime: Runtime, table: Table, restores: Sequence[SliceRestore]) -> None:
@@ -150,11 +138,8 @@ def _require_rows(runtime: Runtime, table: Table, restores: Sequence[SliceRestor
         for restore in of_snapshot:
             rows = files[restore.key].rows if restore.key in files else 0
             if rows != restore.digest.rows:
-                raise LakehouseError(
-                    f"{table.key} {restore.key}",
-                    f"held {rows} rows then, but {restore.digest.rows} are on record",
-                    "Choose another state, and report it",
-                )
+                reason = f"held {rows} rows then, but {restore.digest.rows} are on record"
+                raise LakehouseError(f"{table.key} {restore.key}", reason, "Choose another state, and report it")
 
 
 @dataclass(frozen=True)
@@ -189,6 +174,10 @@ class _Look:
     def changing(self) -> list[SliceRestore]:
         return [restore for restore in self.restores if not restore.is_there]
 
+    @property
+    def snapshots(self) -> dict[Slice, int | None]:
+        return {restore.key: restore.snapshot_id for restore in self.changing}
+
 
 def plan(runtime: Runtime, request: RollbackRequest, *, is_preview: bool = False) -> list[SliceRestore]:
     """The restores of a rollback, tables in topological order; writes only results of ledger syncs (none if `is_preview`).
@@ -217,15 +206,12 @@ def _looks(runtime: Runtime, request: RollbackRequest, *, may_publish: bool = Tr
         own = (request.only or {}).get(table.key)
         looks.append(_Look(table, base_id, restores_of(runtime, table, chosen, request.to, own)))
     if not any(look.restores for look in looks):
-        raise UsageError(
-            f"{request.first} to {request.last}",
-            "no publication of these days is on record",
-            "Check the days: tidemark history",
-        )
+        days, hint = f"{request.first} to {request.last}", "Check the days: tidemark history"
+        raise UsageError(days, "no publication of these days is on record", hint)
     for look in looks:
         _require_whole_exchanges(runtime, request, look)
     for look in looks:
-        runtime.lakehouse.changes.require_files(look.table, _snapshots_of(look))
+        runtime.lakehouse.changes.require_files(look.table, look.snapshots)
     return looks
 
 
@@ -252,11 +238,10 @@ def _tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
     known = {table.key: table for table in RESTORABLE if table not in OPTIONAL_TABLES or table.key in is_there}
     for name in request.tables:
         if name not in known:
-            raise UsageError(
-                name,
-                "cannot be rolled back",
-                f"Raw keeps what was delivered: exclude bad deliveries. Others can be rolled back: {', '.join(known)}",
+            hint = (
+                f"Raw keeps what was delivered: exclude bad deliveries. Others can be rolled back: {', '.join(known)}"
             )
+            raise UsageError(name, "cannot be rolled back", hint)
     return [
         table for key, table in known.items() if (key in request.tables if request.tables else not table.kind.is_shared)
     ]
@@ -283,11 +268,8 @@ def _require_whole_exchanges(runtime: Runtime, request: RollbackRequest, look: _
     broken: Counter[Slice] = sum(each_range(runtime, found, partial(torn, chosen, window)), Counter())
     if broken:
         days = ", ".join(f"{key.event_date} {key.project_id} ({count} events)" for key, count in sorted(broken.items()))
-        raise LakehouseError(
-            f"{table.key} {request.first} to {request.last}",
-            f"events have moved between these days and {days} since then; the rollback would lose or double them",
-            "Roll those days back as well",
-        )
+        reason = f"events have moved between these days and {days} since then; the rollback would lose or double them"
+        raise LakehouseError(f"{table.key} {request.first} to {request.last}", reason, "Roll those days back as well")
 
 
 RELEASE_HINT = "Release it when the rollback has served its purpose (tidemark release)"
@@ -368,16 +350,9 @@ def _hold_as_before(
                 decisions.hold({table: [key]}, before[table, key], request.run_id)
 
 
-def _snapshots_of(look: _Look) -> dict[Slice, int | None]:
-    return {restore.key: restore.snapshot_id for restore in look.changing}
-
-
 def _publish(runtime: Runtime, request: RollbackRequest, looks: Sequence[_Look]) -> None:
-    changes = [
-        runtime.lakehouse.changes.restoring(look.table, look.base_id, _snapshots_of(look))
-        for look in looks
-        if look.changing
-    ]
+    restoring = runtime.lakehouse.changes.restoring
+    changes = [restoring(look.table, look.base_id, look.snapshots) for look in looks if look.changing]
     files = {change.table.key: change.files_by_slice for change in changes}
     steps = [(look.table.key, _changes(runtime.ledger, request, look, files.get(look.table.key, {}))) for look in looks]
     publisher = publisher_of(runtime.settings, runtime.lakehouse, runtime.ledger)
@@ -390,31 +365,18 @@ def _changes(ledger: Ledger, request: RollbackRequest, look: _Look, files: Mappi
         changes.head = (table.key, look.base_id, look.base_id)
     for restore in look.restores:
         target, present = restore.target, restore.present
-        publication = PublicationRecord(
-            table.key,
-            restore.key,
-            look.base_id,
-            look.base_id,
-            present.digest,
-            restore.digest,
-            Cause.of(CauseKind.ROLLBACK),
-            request.run_id,
-            accepted_reason=request.reason,
-        )
-        if target is not None:
-            publication = replace(
-                publication,
-                input_state=target.input_state,
-                code_version=target.code_version,
-                figures=target.figures,
-                pins=target.pins,
-                settings=target.settings,
-            )
+        inputs = target.input_state if target is not None else None
+        code, own = (target.code_version, target.figures) if target is not None else (None, None)
         if not restore.is_there:
+            of = (table.key, restore.key, look.base_id, look.base_id, present.digest, restore.digest)
+            cause, built = Cause.of(CauseKind.ROLLBACK), (inputs, code, request.reason, own)
+            publication = PublicationRecord(*of, cause, request.run_id, *built)
+            if target is not None:
+                publication = replace(publication, pins=target.pins, settings=target.settings)
             changes.publications.append(publication)
         held = replace(present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=RELEASE_HINT)
         if restore.key in files:
-            figures = publication.figures or {"rows": restore.digest.rows}
+            figures = own or {"rows": restore.digest.rows}
             # An operator chose this state, so it is the baseline for later changes. It holds the inputs of its own run.
             is_settled = held.is_final or held.baseline is not None
             since = ledger.began(target) if target else None
@@ -424,8 +386,8 @@ def _changes(ledger: Ledger, request: RollbackRequest, look: _Look, files: Mappi
                 file_hash=files[restore.key].file_hash,
                 evaluations=(),
                 refused_evaluations=(),
-                input_state=publication.input_state,
-                code_version=publication.code_version,
+                input_state=inputs,
+                code_version=code,
                 figures=figures,
                 rejection=None,
                 baseline=Baseline(figures, content=str(restore.digest), since=since) if is_settled else None,
