@@ -38,14 +38,8 @@ _RECEIVED_AT, _PROCESSED_AT = EXPORT_FORMAT.rank_columns
 _IDENTITY = ("event_date", "project_id", *EXPORT_FORMAT.identity.names, "_source", "_object_key", "_line_number")
 
 
-@dataclass(frozen=True)
-class FoundRow:
-    """A raw row of the event, with columns only for display."""
-
-    row: RawRow
-    etag: str
-    arrival_date: date
-    event_time: datetime | None
+FoundRow = tuple[RawRow, dict[str, Any]]
+"""A raw row of the event, and its etag, arrival date and event time for display."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +98,9 @@ class Search:
         reach = timedelta(days=2 * self.runtime.settings.dedupe_window_days)
         inside = F.col("project_id").isin(*self.projects)
         if self.first is not None:
-            inside = inside & (F.col("event_date") >= F.lit(_shifted(self.first, -reach)))
+            inside &= F.col("event_date") >= F.lit(self.first - min(reach, self.first - date.min))
         if self.last is not None:
-            inside = inside & (F.col("event_date") <= F.lit(_shifted(self.last, reach)))
+            inside &= F.col("event_date") <= F.lit(self.last + min(reach, date.max - self.last))
         return inside
 
 
@@ -123,19 +117,12 @@ def pin(runtime: Runtime) -> dict[str, int]:
 
 def find_slices(search: Search) -> tuple[Search, set[Slice]]:
     """The newest slices with rows of the event, to which later reads are limited, and the search extended by the keys found."""
-    is_other = named(_SEND_ID).isNotNull() & (F.col(_SEND_ID) != search.identifier)
     columns = ("event_date", "project_id", *EXPORT_FORMAT.identity.names)
     narrow = search.raw().select(*columns).unionByName(search.refined().select(*columns)).where(search.in_reach())
-    matching = (
-        narrow.where(search.matches())
-        .select(
-            "event_date", "project_id", *[F.when(is_other, F.col(name)).alias(name) for name in (*_SENDER, _SEND_ID)]
-        )
-        .distinct()
-        .orderBy(F.desc("event_date"), "project_id")
-        .limit(MAX_ROWS)
-        .collect()
-    )
+    is_other = named(_SEND_ID).isNotNull() & (F.col(_SEND_ID) != search.identifier)
+    keys = [F.when(is_other, F.col(name)).alias(name) for name in (*_SENDER, _SEND_ID)]
+    found = narrow.where(search.matches()).select("event_date", "project_id", *keys).distinct()
+    matching = found.orderBy(F.desc("event_date"), "project_id").limit(MAX_ROWS).collect()
     slices = {Slice(row["event_date"], row["project_id"]) for row in matching}
     others = {
         (named_sender_of(tuple(row[name] for name in _SENDER)), row[_SEND_ID]): None
@@ -159,17 +146,18 @@ def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow],
         .limit(MAX_ROWS + 1)
         .collect()
     )
-    found_rows = [
-        FoundRow(_raw_row(row), row["_object_etag"], row["_arrival_date"], _instant(row["_event_time"]))
-        for row in rows[:MAX_ROWS]
-    ]
-    return found_rows, len(rows) > MAX_ROWS
+    names = {"etag": "_object_etag", "arrival_date": "_arrival_date"}
+    found: list[FoundRow] = []
+    for row in rows[:MAX_ROWS]:
+        shown = {name: row[column] for name, column in names.items()}
+        found.append((_raw_row(row), {**shown, "event_time": _instant(row["_event_time"])}))
+    return found, len(rows) > MAX_ROWS
 
 
 def live_rows(search: Search, slices: Collection[Slice]) -> list[RawRow]:
     """The event's rows in refined.events at the pinned snapshot."""
-    rows = _hashed(search.refined(), search, slices).select(*_identified(), HASH_A, HASH_B).limit(MAX_ROWS)
-    return [_raw_row(row) for row in rows.collect()]
+    rows = _hashed(search.refined(), search, slices).select(*_identified(), HASH_A, HASH_B)
+    return [_raw_row(row) for row in rows.limit(MAX_ROWS).collect()]
 
 
 def published_rows(search: Search, slices: Collection[Slice], snapshots: Sequence[int]) -> dict[int, list[RawRow]]:
@@ -185,12 +173,6 @@ def published_rows(search: Search, slices: Collection[Slice], snapshots: Sequenc
         for row in reduce(DataFrame.unionByName, frames).collect():
             rows[row["_snapshot"]].append(_raw_row(row))
     return rows
-
-
-def kept_snapshots(runtime: Runtime) -> set[int]:
-    """Snapshots of refined.events that are not expired."""
-    rows = runtime.spark.table(f"{runtime.lakehouse.identifier(REFINED_EVENTS)}.snapshots").select("snapshot_id")
-    return {int(row["snapshot_id"]) for row in rows.collect()}
 
 
 def quarantined_lines(search: Search) -> list[QuarantinedLine]:
@@ -239,10 +221,3 @@ def _raw_row(row: Row) -> RawRow:
 
 def _instant(micros: int | None) -> datetime | None:
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
-
-
-def _shifted(day: date, by: timedelta) -> date:
-    try:
-        return day + by
-    except OverflowError:
-        return date.max if by > timedelta() else date.min

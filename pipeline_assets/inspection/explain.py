@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 
+from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.identity import (
-    Defeat,
-    KeyKind,
-    RankPart,
-    RawRow,
-    RowFate,
-    defeat,
-    named,
-    outcomes,
-    rank,
-)
+from pipeline_assets.domain.identity import Defeat, KeyKind, RankPart, RawRow, RowFate, defeat, named, outcomes, rank
 from pipeline_assets.domain.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -26,7 +17,6 @@ from pipeline_assets.inspection.event_rows import (
     QuarantinedLine,
     Search,
     find_slices,
-    kept_snapshots,
     live_rows,
     pin,
     published_rows,
@@ -46,9 +36,13 @@ _RECEIVED, _PROCESSED = EXPORT_FORMAT.rank_columns
 
 
 @dataclass(frozen=True)
-class Delivered(FoundRow):
+class Delivered:
     """One raw row of the event and its fate; a winner has no defeat."""
 
+    row: RawRow
+    etag: str
+    arrival_date: date
+    event_time: datetime | None
     outcome: RowFate
     defeat: Defeat | None
 
@@ -75,8 +69,9 @@ class Delivered(FoundRow):
             RankPart.EQUAL: "an identical row; refined/events names one of them",
         }[self.defeat.part]
         unread = " and ".join(filter(None, (row.unread, better.unread)))
-        told = f"; {_PROCESSED} could not be read: {unread}" if self.defeat.by_unread(row) else ""
-        return f"{fate}; {grounds}{told}"
+        return f"{fate}; {grounds}" + (
+            f"; {_PROCESSED} could not be read: {unread}" if self.defeat.by_unread(row) else ""
+        )
 
 
 def place(row: RawRow) -> str:
@@ -277,24 +272,26 @@ def _events(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *
     window = search.runtime.settings.dedupe_window_days
     by_key: dict[tuple[object, ...], tuple[list[FoundRow], list[RawRow]]] = {}
     for one in found:
-        by_key.setdefault(one.row.key, ([], []))[0].append(one)
+        by_key.setdefault(one[0].key, ([], []))[0].append(one)
     for row in live:
         by_key.setdefault(row.key, ([], []))[1].append(row)
     events = []
     for key, (delivered, refined) in by_key.items():
         judged = _judge(delivered, refined, search)
         days = {row.event_date for row in (*(one.row for one in judged), *refined)}
-        for group in _groups(_inside(days, search, window), window):
-            event = Event(
-                key,
-                tuple(one for one in judged if one.row.event_date in group),
-                tuple(row for row in refined if row.event_date in group),
-            )
-            rows = (*(one.row for one in event.deliveries), *event.live)
+        groups: list[list[date]] = []
+        for day in sorted(_inside(days, search, window)):
+            if not groups or (day - groups[-1][-1]).days > window:
+                groups.append([])
+            groups[-1].append(day)
+        for group in groups:
+            deliveries = tuple(one for one in judged if one.row.event_date in group)
+            shown = tuple(row for row in refined if row.event_date in group)
+            rows = (*(one.row for one in deliveries), *shown)
             is_asked = any(search.identifier in (row.send_id, row.row_id) for row in rows)
             # The event's raw rows may be among those cut.
-            if is_asked and _inside(group, search, 0) and (event.deliveries or not is_cut):
-                events.append(event)
+            if is_asked and _inside(group, search, 0) and (deliveries or not is_cut):
+                events.append(Event(key, deliveries, shown))
     kinds: list[object] = [*KeyKind]
     return sorted(events, key=lambda one: (one.project_id, one.days[0], kinds.index(one.key[1]), repr(one.key)))
 
@@ -302,10 +299,10 @@ def _events(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *
 def _judge(found: Sequence[FoundRow], live: Sequence[RawRow], search: Search) -> list[Delivered]:
     settings = search.runtime.settings
     precedence, window = settings.source_precedence, settings.dedupe_window_days
-    rows, names = [one.row for one in found], {row.name for row in live}
+    rows, names = [row for row, _ in found], {row.name for row in live}
     judged = [
-        Delivered(**vars(one), outcome=outcome, defeat=defeat(one.row, outcome, rows, precedence, window, names))
-        for one, outcome in zip(found, outcomes(rows, precedence, window, names), strict=True)
+        Delivered(row, **shown, outcome=outcome, defeat=defeat(row, outcome, rows, precedence, window, names))
+        for (row, shown), outcome in zip(found, outcomes(rows, precedence, window, names), strict=True)
     ]
     judged.sort(key=lambda one: rank(one.row, precedence), reverse=True)
     return sorted(judged, key=lambda one: one.outcome is not RowFate.WINNER)
@@ -320,22 +317,12 @@ def _inside(days: Iterable[date], search: Search, margin: int) -> list[date]:
     ]
 
 
-def _groups(days: Iterable[date], window: int) -> list[list[date]]:
-    groups: list[list[date]] = []
-    for day in sorted(days):
-        if groups and (day - groups[-1][-1]).days <= window:
-            groups[-1].append(day)
-        else:
-            groups.append([day])
-    return groups
-
-
 def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
     window = search.runtime.settings.dedupe_window_days
     near = [neighbourhood((Slice(day, event.project_id) for day in event.days), window) for event in events]
     every = set().union(*near)
     records = [record for record in search.runtime.ledger.publications(REFINED_EVENTS.key) if record.key in every]
-    kept = kept_snapshots(search.runtime)
+    kept = search.runtime.lakehouse.snapshot_ids(REFINED_EVENTS)
     readable = list(dict.fromkeys(r.snapshot_id for r in reversed(records) if r.snapshot_id in kept))
     rows = published_rows(search, every, readable[:MAX_SNAPSHOTS])
     for event, own in zip(events, near, strict=True):
@@ -354,18 +341,17 @@ def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
 
 
 def _with_standings(runtime: Runtime, event: Event, now: datetime) -> Event:
-    days, ledger, project = event.days, runtime.ledger, event.project_id
-    whole = tuple(days[0] + timedelta(days=shift) for shift in range((days[-1] - days[0]).days + 1))
-    slices = slices_to_look_at(ledger, runtime.settings, [project], whole)
-    facts = Facts.read(ledger, runtime.settings, slices, [REFINED_EVENTS], now)
+    ledger, project = runtime.ledger, event.project_id
+    whole = days_between(event.days[0], event.days[-1])
+    facts = Facts.read(
+        ledger, runtime.settings, slices_to_look_at(ledger, runtime.settings, [project], whole), [REFINED_EVENTS], now
+    )
     requested = [Slice(day, project) for day in whole]
     decided = decide_with_neighbours(ledger, facts, REFINED_EVENTS, requested, {}, now)
-    plans = {plan.key: plan for plan in decided}
-    records = facts.records[REFINED_EVENTS.key]
+    plans, records = {plan.key: plan for plan in decided}, facts.records[REFINED_EVENTS.key]
     standings = []
-    for key in (Slice(day, project) for day in days):
-        expected, live = (
-            tuple(row for row in rows if row.event_date == key.event_date) for rows in (event.winners, event.live)
-        )
+    for day in event.days:
+        key = Slice(day, project)
+        expected, live = (tuple(row for row in rows if row.event_date == day) for rows in (event.winners, event.live))
         standings.append(Standing(key, expected, live, records.get(key), plans.get(key)))
     return replace(event, standings=tuple(standings))

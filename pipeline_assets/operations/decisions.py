@@ -11,7 +11,7 @@ from pipeline_assets.domain.checks import a_reason
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, dimension_batch
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.domain.records import DeliveryRecord, Exclusion
+from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood
 from pipeline_assets.formats.interval_objects import folder_of_intervals
@@ -24,6 +24,7 @@ from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS, OPTIONAL_TABLES, RESTORABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
+from resources.landing.place import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
@@ -67,56 +68,36 @@ def exclude(
 
 def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, even_if_gone: bool) -> list[Exclusion]:
     batch, table = _named_in(request, key, reason, runtime.settings)
-    is_delivery = table.key in SOURCE_OF_TABLE
-    versions, is_listed = (_versions_of_export if is_delivery else _versions_of_dimension)(runtime, key, batch, table)
-    if not is_listed and not versions:
-        raise UsageError(key, "is neither in landing nor on record", "Copy the key from landing or from `explain`")
-    if not is_listed and not even_if_gone:
-        raise UsageError(
-            key,
-            "landing no longer holds it, so its rows could not be restored",
-            "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)",
-        )
-    known = {etag: sha256 for etag, sha256 in versions.items() if sha256 is not None or not is_delivery}
-    if not known:
-        raise UsageError(
-            key,
-            "is no longer in landing, and the ledger does not know the bytes of its rows, so no version can be excluded",
-            "Put it back into landing, load the day, then exclude it",
-        )
-    return [Exclusion(batch, key, etag, sha256, recordable(reason)) for etag, sha256 in known.items()]
-
-
-def _versions_of_dimension(
-    runtime: Runtime, key: str, batch: BatchKey, table: Table
-) -> tuple[dict[str, str | None], bool]:
-    """Etag -> sha256 of the bytes (None if published but gone), and whether landing still lists the object."""
-    day = batch.arrival_date
-    record = runtime.ledger.slices(table.key, [ALL_PROJECTS]).get(Slice(table.kind.slice_day(day), ALL_PROJECTS))
-    state = record.input_state if record is not None else None
-    read = state.delivered.split(" ") if state is not None and state.delivered is not None else []
-    versions: dict[str, str | None] = {read[1]: None} if len(read) > 1 and read[0] == key else {}
-    folder = key.rpartition("/")[0]
-    listed = next((entry for entry in runtime.landing.list_folder(folder) if entry.key == key), None)
-    if listed is not None:
-        versions[listed.etag] = hash_of(runtime.landing, key, listed.etag)
-    return versions, listed is not None
-
-
-def _versions_of_export(runtime: Runtime, key: str, batch: BatchKey, _: Table) -> tuple[dict[str, str | None], bool]:
-    source, project, day = batch.source, batch.project_id, batch.arrival_date
-    recorded: Sequence[DeliveryRecord] = [
-        record
-        for is_accepted in (True, False)
-        if (record := runtime.ledger.deliveries(source, [project], day, day, is_accepted=is_accepted).get(key))
-        is not None
-    ]
-    listing = runtime.landing.list(source, [project], day, day)
-    listed = next((delivery for delivery in listing.deliveries if delivery.key == key), None)
-    versions: dict[str, str | None] = {record.etag: record.sha256 for record in recorded}
+    day, is_delivery = batch.arrival_date, table.key in SOURCE_OF_TABLE
+    # Etag -> sha256 of the bytes; None if published but gone.
+    versions: dict[str, str | None] = {}
+    entries: Sequence[Delivery | Listed]
+    if is_delivery:
+        of = (batch.source, [batch.project_id], day, day)
+        records = [runtime.ledger.deliveries(*of, is_accepted=is_accepted).get(key) for is_accepted in (True, False)]
+        versions |= {record.etag: record.sha256 for record in records if record is not None}
+        entries = runtime.landing.list(*of).deliveries
+    else:
+        record = runtime.ledger.slices(table.key, [ALL_PROJECTS]).get(Slice(table.kind.slice_day(day), ALL_PROJECTS))
+        state = record.input_state if record is not None else None
+        name, _, of_object = (state.delivered or "" if state is not None else "").partition(" ")
+        versions |= {of_object.partition(" ")[0]: None} if name == key and of_object else {}
+        entries = list(runtime.landing.list_folder(key.rpartition("/")[0]))
+    listed = next((entry for entry in entries if entry.key == key), None)
     if listed is not None and versions.get(listed.etag) is None:
         versions[listed.etag] = hash_of(runtime.landing, key, listed.etag)
-    return versions, listed is not None
+    if listed is None and not versions:
+        raise UsageError(key, "is neither in landing nor on record", "Copy the key from landing or from `explain`")
+    if listed is None and not even_if_gone:
+        hint = "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)"
+        raise UsageError(key, "landing no longer holds it, so its rows could not be restored", hint)
+    known = {etag: sha256 for etag, sha256 in versions.items() if sha256 is not None or not is_delivery}
+    if not known:
+        what = (
+            "is no longer in landing, and the ledger does not know the bytes of its rows, so no version can be excluded"
+        )
+        raise UsageError(key, what, "Put it back into landing, load the day, then exclude it")
+    return [Exclusion(batch, key, etag, sha256, recordable(reason)) for etag, sha256 in known.items()]
 
 
 def hash_of(landing: LandingStore, key: str, etag: str) -> str:
@@ -124,33 +105,24 @@ def hash_of(landing: LandingStore, key: str, etag: str) -> str:
     try:
         return sha256_of(landing, key, etag)
     except TidemarkError as error:
-        raise UsageError(
-            key,
-            f"cannot be read, so its bytes cannot be excluded: it {error.reason}",
-            "Exclude it again once it can be read; nothing was recorded",
-        ) from error
+        reason = f"cannot be read, so its bytes cannot be excluded: it {error.reason}"
+        raise UsageError(key, reason, "Exclude it again once it can be read; nothing was recorded") from error
 
 
 def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> None:
     """Record inclusions (object key -> why), or raise UsageError for a key that was never excluded or is not in this run."""
-    owners = (*request.projects, ALL_PROJECTS)
-    known = (
-        {exclusion.object_key for exclusion in runtime.ledger.interventions.all_exclusions(owners)}
-        if reasons
-        else set()
-    )
-    in_force = {}
+    decisions, in_force = runtime.ledger.interventions, {}
+    known = {one.object_key for one in decisions.all_exclusions((*request.projects, ALL_PROJECTS))} if reasons else ()
     for key, reason in sorted(reasons.items()):
         batch, _ = _named_in(request, key, reason, runtime.settings)
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
-        in_force[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
+        in_force[key] = decisions.exclusions(batch.source, [batch.project_id], day, day).get(key)
     for key, exclusions in in_force.items():
-        if not exclusions:
-            continue
-        runtime.ledger.interventions.lift(exclusions, recordable(reasons[key]), request.run_id)
-        runtime.log(f"included {key} again: {reasons[key]}")
+        if exclusions:
+            decisions.lift(exclusions, recordable(reasons[key]), request.run_id)
+            runtime.log(f"included {key} again: {reasons[key]}")
 
 
 def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> tuple[BatchKey, Table]:
@@ -223,19 +195,17 @@ def preview(
         slices = {key for _, key in reasons if (key.project_id == ALL_PROJECTS) is table.kind.is_shared}
         own = replace(facts, slices=frozenset(slices))
         plans = {plan.key: plan for plan in decide(own, table, slices if is_load_next else (), {}, now)}
-        for key, reason in ((key, reason) for (name, key), reason in reasons.items() if name == table.key):
+        for key in (key for name, key in reasons if name == table.key):
             plan, record = plans.get(key), facts.records[table.key].get(key)
             followed = {upstream: released[upstream, key] for upstream in table.upstream if (upstream, key) in released}
             then = _FROM_LANDING if table.reads_landing(settings) else _then(plan, followed)
             if plan is not None:
                 released[table.key, key] = plan.todo
-            present = record.digest if record is not None else EMPTY
-            rollbacks = (
-                one.digest_before
-                for one in reversed(published)
-                if (one.table, one.key, one.cause.kind) == (table.key, key, CauseKind.ROLLBACK)
-            )
-            held.append(Held(table.key, key, reason, present, next(rollbacks, present), then))
+            present = before = record.digest if record is not None else EMPTY
+            for one in published:
+                if (one.table, one.key, one.cause.kind) == (table.key, key, CauseKind.ROLLBACK):
+                    before = one.digest_before
+            held.append(Held(table.key, key, reasons[table.key, key], present, before, then))
     return held
 
 

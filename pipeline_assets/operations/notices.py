@@ -169,12 +169,11 @@ class _Round(threading.Thread):
                 told.reason = answer.reason
                 return
             ledger.set_aside.add(receiver, batch, answer.reason)
+        told.left -= len(batch) if aside is None else 0
         if answer.is_taken:
             told.sent += len(batch)
         else:
             told.refused, told.refusal = told.refused + len(batch), answer.reason
-        if aside is None:
-            told.left -= len(batch)
 
 
 def forget_notices(ledger: Ledger, settings: Settings, now: datetime, *, is_dry_run: bool) -> int:
