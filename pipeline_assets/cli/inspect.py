@@ -198,8 +198,21 @@ def changes(request: Changes) -> int:
     moment = parse_moment("--since", request.since)
     with own_ledger(settings) as ledger:
         found = changes_since(ledger, moment, table)
-    answer(request, found.to_json(), _changes(found))
+    answer(request, _changes_json(found), _changes(found))
     return EXIT_OK
+
+
+def _changes_json(found: ChangesSince) -> dict[str, Any]:
+    place = {"table": "table", "day": "key.event_date", "project": "key.project_id"}
+    refusals = [
+        members(one.notice, **place)
+        | {name: notice and notice.to_json() for name, notice in (("refused", one.refused), ("ended", one.ended))}
+        for one in found.refusals
+    ]
+    value = {"since": found.since, "changes": [one.to_json() for one in found.changes], "refusals": refusals}
+    if found.refresh is None:
+        return value
+    return value | {"refresh": [members(one, "rows_then", "rows_now", "was_final", **place) for one in found.refresh]}
 
 
 def _changes(found: ChangesSince) -> Parts:

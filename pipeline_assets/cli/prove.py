@@ -127,9 +127,34 @@ def replay(request: Replay) -> int:
     parts = [part for one in done for part in replay_result.lines_of(one)]
     if which == (None, None):
         parts += [f"{table.key} {day}/{name}: nothing was published" for name in lacking]
-    answer(request, [replay_result.replay_json(one) for one in done], parts)
+    answer(request, [_replay_json(one) for one in done], parts)
     is_whole = not (request.projects and lacking)
     return EXIT_OK if is_whole and all(one.is_equal for one in done) else EXIT_INCOMPLETE
+
+
+def _replay_json(done: replay_result.Replay) -> dict[str, Any]:
+    """Snapshot ids are text, because they exceed the integers that JSON readers hold exactly."""
+    names = ("is_standing", "basis", "result", "causes", "notes")
+    paths = {"table": "table", "day": "key.event_date", "project": "key.project_id", "publication": "number"}
+    paths |= {"run_id": "run_id", "published_at": "published_at", "digest_on_record": "digest_after"}
+    inputs = [
+        members(one, table="day.table", day="day.day", digest_on_record="recorded", digest_measured="measured")
+        | {"reason": one.reason or None, "snapshot_on_record": None if one.pin is None else str(one.pin)}
+        | {"read_from_snapshot": None if one.read_from is None else str(one.read_from)}
+        for one in done.inputs
+    ]
+    return {
+        **members(done, *names, digest_computed="replayed", differing_inputs="differing"),
+        **members(done.publication, **paths),
+        "code_on_record": done.code[0],
+        "code_of_today": done.code[1],
+        "inputs": inputs,
+        "settings": {name: {"then": then, "today": now} for name, (then, now) in done.settings.items()},
+        "fix": done.hint or None,
+        "measures": {name: {"published": then, "computed": now} for name, (then, now) in done.figures.items()},
+        "keys": None if done.keys is None else vars(done.keys),
+        "shares": [members(one, "cause", measures="figures") | {"keys": vars(one.keys)} for one in done.shares],
+    }
 
 
 def drill(request: Drill) -> int:

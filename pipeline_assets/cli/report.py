@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
-from pipeline_assets.cli.terminal import Parts, answer, line, page, show, styled
+from pipeline_assets.cli.terminal import Parts, answer, line, members, page, show, styled
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, percent
@@ -102,8 +103,27 @@ def window(request: Window) -> int:
     today = datetime.now(UTC).date()
     with own_ledger(settings) as ledger:
         found = read_window(ledger, settings, request.source, chosen, today, first=start, last=end)
-    answer(request, found.to_json(), _window(found))
+    answer(request, _window_json(found), _window(found))
     return EXIT_INCOMPLETE if found.is_too_narrow else EXIT_OK
+
+
+def _window_json(found: WindowReport) -> dict[str, Any]:
+    set_days = found.settings.reprocessing_window_days
+    paths = {"rows": "late.rows", "arrival_days": "late.arrival_days", "early_rows": "times.early_rows"}
+    paths |= {"recommended_days": "advice.days", "reason": "advice.reason"}
+    return {
+        **members(found, "source", "reason", "is_too_narrow", "out_of_reach", recommended_days="recommended"),
+        **members(found, tolerated_missed_share="settings.tolerated_missed_share", to="last"),
+        "from": found.first,
+        "set_days": set_days,
+        "relative_error_of_seconds": RELATIVE_ERROR,
+        "projects": [
+            members(one, "measured_days", "seconds", **paths)
+            | {"project": one.project or None, "caught_by_set_window": one.late.caught_within(set_days)}
+            for one in found.of_projects
+        ],
+        "windows": [vars(reach) for reach in found.reaches],
+    }
 
 
 def _window(found: WindowReport) -> Parts:

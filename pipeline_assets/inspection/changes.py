@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from pipeline_assets.domain.notices import Notice, NoticeKind, change_id, change_notice, place_json
+from pipeline_assets.domain.notices import Notice, NoticeKind, change_id, change_notice
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.registry import downstream_of, measures_of
@@ -32,12 +31,6 @@ class Refusal:
         assert found is not None
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """The JSON form for `--json`."""
-        both = (("refused", self.refused), ("ended", self.ended))
-        place = place_json(self.notice.table, self.notice.key)
-        return place | {name: None if notice is None else notice.to_json() for name, notice in both}
-
 
 @dataclass(frozen=True)
 class StaleCopy:
@@ -50,11 +43,6 @@ class StaleCopy:
     was_final: bool
     """Changes of provisional days are expected."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The JSON form for `--json`."""
-        rows = {"rows_then": self.rows_then, "rows_now": self.rows_now, "was_final": self.was_final}
-        return place_json(self.table, self.key) | rows
-
 
 @dataclass(frozen=True)
 class ChangesSince:
@@ -66,22 +54,16 @@ class ChangesSince:
     refresh: tuple[StaleCopy, ...] | None = None
     """Outdated copies of a table and its downstream tables, in their order; None where no table was requested."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The JSON form for `--json`."""
-        found: dict[str, Any] = {"changes": self.changes, "refusals": self.refusals, "refresh": self.refresh}
-        parts = {name: [one.to_json() for one in part] for name, part in found.items() if part is not None}
-        return {"since": self.since.isoformat(), **parts}
-
 
 def changes_since(ledger: Ledger, since: datetime, table: str | None = None) -> ChangesSince:
     """The changes since an aware time; for `table`, only its own and those of its downstream tables."""
     published, notices = ledger.outbox.published_since(since), ledger.outbox.recorded_since(since)
-    if table is None:
-        return ChangesSince(since, _changes(ledger, published, notices), _refusals(ledger, notices))
-    tables = [table, *(one.key for one in downstream_of(table))]
-    published = [one for one in published if one[0].table in tables]
-    notices = [one for one in notices if one.table in tables]
-    refresh = tuple(_stale_copies(published, tables))
+    refresh = None
+    if table is not None:
+        tables = [table, *(one.key for one in downstream_of(table))]
+        published = [one for one in published if one[0].table in tables]
+        notices = [one for one in notices if one.table in tables]
+        refresh = tuple(_stale_copies(published, tables))
     return ChangesSince(since, _changes(ledger, published, notices), _refusals(ledger, notices), refresh)
 
 

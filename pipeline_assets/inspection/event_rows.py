@@ -146,10 +146,9 @@ def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow],
         .limit(MAX_ROWS + 1)
         .collect()
     )
-    names = {"etag": "_object_etag", "arrival_date": "_arrival_date"}
     found: list[FoundRow] = []
     for row in rows[:MAX_ROWS]:
-        shown = {name: row[column] for name, column in names.items()}
+        shown = {"etag": row["_object_etag"], "arrival_date": row["_arrival_date"]}
         found.append((_raw_row(row), {**shown, "event_time": _instant(row["_event_time"])}))
     return found, len(rows) > MAX_ROWS
 

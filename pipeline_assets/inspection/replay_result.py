@@ -179,52 +179,6 @@ def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def replay_json(replay: Replay) -> dict[str, Any]:
-    """The JSON form for `--json`; snapshot ids are text, because they exceed the integers that JSON readers hold exactly."""
-    record = replay.publication
-
-    def text(value: object) -> str | None:
-        return None if value is None else str(value)
-
-    return {
-        "table": record.table,
-        "day": record.key.event_date.isoformat(),
-        "project": record.key.project_id,
-        "basis": replay.basis.value,
-        "result": replay.result.value,
-        "publication": record.number,
-        "is_standing": replay.is_standing,
-        "run_id": record.run_id,
-        "published_at": record.published_at,
-        "digest_on_record": str(record.digest_after),
-        "digest_computed": text(replay.replayed),
-        "code_on_record": replay.code[0],
-        "code_of_today": replay.code[1],
-        "inputs": [
-            {
-                "table": one.day.table,
-                "day": one.day.day.isoformat(),
-                "digest_on_record": str(one.recorded),
-                "digest_measured": text(one.measured),
-                "snapshot_on_record": text(one.pin),
-                "read_from_snapshot": text(one.read_from),
-                "reason": one.reason or None,
-            }
-            for one in replay.inputs
-        ],
-        "differing_inputs": list(replay.differing),
-        "settings": {name: {"then": then, "today": now} for name, (then, now) in replay.settings.items()},
-        "causes": list(replay.causes),
-        "fix": replay.hint or None,
-        "notes": list(replay.notes),
-        "measures": {name: {"published": then, "computed": now} for name, (then, now) in replay.figures.items()},
-        "keys": None if replay.keys is None else vars(replay.keys),
-        "shares": [
-            {"cause": share.cause, "keys": vars(share.keys), "measures": dict(share.figures)} for share in replay.shares
-        ],
-    }
-
-
 _LOAD = "Load the day: what that publishes is on record with all that it is built from"
 _NOT_ON_RECORD = {
     CauseKind.FOREIGN: "no run of ours published it, so what it was made from is not on record",

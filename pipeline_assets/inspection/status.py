@@ -40,14 +40,7 @@ class DayStatus:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form for `--json`."""
-        return {
-            "day": self.day.isoformat(),
-            "table": self.table,
-            "rows": self.rows,
-            "is_final": self.is_final,
-            "verdict": self.verdict.value if self.verdict else NOT_LOADED,
-            "reasons": list(self.reasons),
-        }
+        return vars(self) | {"verdict": self.verdict or NOT_LOADED}
 
 
 def day_statuses(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
 
 from pipeline_assets.domain.lateness import (
     ARRIVAL_DAYS,
-    RELATIVE_ERROR,
     Advice,
     Lateness,
     LatenessSketch,
@@ -94,37 +92,6 @@ class WindowReport:
     def is_too_narrow(self) -> bool:
         """Whether the configured window misses more than is tolerated, for any project with enough data."""
         return self.recommended is not None and self.settings.reprocessing_window_days < self.recommended
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON form for `--json`."""
-        set_days = self.settings.reprocessing_window_days
-        return {
-            "source": self.source.value,
-            "from": self.first,
-            "to": self.last,
-            "set_days": set_days,
-            "recommended_days": self.recommended,
-            "reason": self.reason,
-            "is_too_narrow": self.is_too_narrow,
-            "tolerated_missed_share": self.settings.tolerated_missed_share,
-            "relative_error_of_seconds": RELATIVE_ERROR,
-            "out_of_reach": self.out_of_reach,
-            "projects": [
-                {
-                    "project": one.project or None,
-                    "rows": one.late.rows,
-                    "arrival_days": one.late.arrival_days,
-                    "measured_days": one.measured_days,
-                    "early_rows": one.times.early_rows,
-                    "seconds": one.seconds,
-                    "caught_by_set_window": one.late.caught_within(set_days),
-                    "recommended_days": one.advice.days,
-                    "reason": one.advice.reason,
-                }
-                for one in self.of_projects
-            ],
-            "windows": [asdict(reach) for reach in self.reaches],
-        }
 
 
 def late_times(
