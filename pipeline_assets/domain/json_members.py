@@ -1,136 +1,10 @@
-"""Members of a JSON object as Spark's `get_json_object` reads them, so that tasks and queries agree."""
+"""Members of property bags, which are JSON objects, and the paths by which Spark finds them."""
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Sequence
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-_MOST_DIGITS = 1_000
-_MOST_NAME_CHARACTERS = 50_000
-"""Bounds of Spark's JSON reader, beyond which it reads no object."""
-_BLANKS = " \t\r\n"
-_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*")|('(?:[^'\\]|\\.)*')""", re.DOTALL)
-_ESCAPED = re.compile(r"\\(.)|(\")", re.DOTALL)
-_UNWRITABLE = re.compile('[\x00-\x1f"\\\\\ud800-\udfff\U00010000-\U0010ffff]')
-_SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-
-
-class Members(list[tuple[str, Any]]):
-    """Names and values of an object in their order; a name may occur twice."""
-
-
-def members_of(text: str) -> Members | None:
-    """The members of the object that a text begins with; None without a readable object.
-
-    Single quotes and control characters are valid, as in Spark. Values: None, bool, int, float, str, lists, Members.
-    """
-    start = text.lstrip(_BLANKS)
-    try:
-        try:
-            found, _ = _DECODER.raw_decode(start)
-        except ValueError:
-            if "'" not in start:
-                return None
-            found, _ = _DECODER.raw_decode(_QUOTED.sub(_in_double_quotes, start))
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, Members) else None
-
-
-def member(members: Members, names: Sequence[str]) -> str | None:
-    """The text of the first of these names that has a value; of a repeated name, its first value other than null."""
-    for name in names:
-        for own, value in members:
-            if own == name and value is not None:
-                text = _text(value)
-                if text is not None:
-                    return text
-                break
-    return None
-
-
-def _text(value: Any) -> str | None:
-    """A string itself, another value as Spark writes it, or None."""
-    if isinstance(value, str):
-        return value if is_encodable(value) else None
-    try:
-        return _written(value)
-    except RecursionError:
-        return None
-
-
-def is_encodable(text: str) -> bool:
-    """Whether a text has bytes: it holds no half of a surrogate pair."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _written(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return _double(value)
-    if isinstance(value, str):
-        return f'"{_UNWRITABLE.sub(_escape, value)}"'
-    if isinstance(value, Members):
-        return "{" + ",".join(f"{_written(name)}:{_written(own)}" for name, own in value) + "}"
-    return "[" + ",".join(map(_written, value)) + "]"
-
-
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
-    halves = (units[at : at + 2].hex().upper() for at in range(0, len(units), 2))
-    return _SHORT_ESCAPES.get(found[0]) or "".join(f"\\u{half}" for half in halves)
-
-
-def _double(value: float) -> str:
-    if math.isinf(value):
-        return '"-Infinity"' if value < 0 else '"Infinity"'
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(value)
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    assert isinstance(exponent, int)
-    rest = "".join(map(str, digits[1:])) or "0"
-    return f"{'-' if sign else ''}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
-
-
-def _in_double_quotes(found: re.Match[str]) -> str:
-    return f'"{_ESCAPED.sub(_requoted, found[0][1:-1])}"'
-
-
-def _requoted(found: re.Match[str]) -> str:
-    if found[2]:
-        return '\\"'
-    return "'" if found[1] == "'" else found[0]
-
-
-def _members(pairs: list[tuple[str, Any]]) -> Members:
-    if any(len(name) > _MOST_NAME_CHARACTERS for name, _ in pairs):
-        msg = "a name is too long"
-        raise ValueError(msg)
-    return Members(pairs)
-
-
-def _few_digits(text: str) -> str:
-    if len(text) <= _MOST_DIGITS:
-        return text
-    # Spark's reader counts one digit less where a number that begins with zero has no fraction, or no exponent.
-    lacks = text.lstrip("-").startswith("0") and ("." not in text) + ("e" not in text.lower())
-    if sum(map(str.isdigit, text)) - lacks > _MOST_DIGITS:
-        msg = "a number is too long"
-        raise ValueError(msg)
-    return text
 
 
 def no_constant(word: str) -> None:
@@ -139,13 +13,32 @@ def no_constant(word: str) -> None:
     raise ValueError(msg)
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_members,
-    parse_int=lambda text: int(_few_digits(text)),
-    parse_float=lambda text: float(_few_digits(text)),
-    parse_constant=no_constant,
-    strict=False,
-)
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=no_constant, strict=False)
+
+
+def members_of(text: str) -> dict[str, Any] | None:
+    """The members of a JSON object, numbers as they are written; None for any other text. A name's last value counts."""
+    try:
+        found = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def member(members: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The first of these names that has a value, as text; what is neither a text nor a number as JSON."""
+    values = (members[name] for name in names if members.get(name) is not None)
+    texts = (value if isinstance(value, str) else json.dumps(value) for value in values)
+    return next(filter(is_encodable, texts), None)
+
+
+def is_encodable(text: str) -> bool:
+    """Whether a text has bytes: it holds no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def property_path(name: str) -> str:

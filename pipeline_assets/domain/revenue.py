@@ -3,66 +3,22 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import NamedTuple
 
 from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.json_members import member, members_of
 from pipeline_assets.domain.settings import Settings
 
-_MOST_BYTES = 1_000
-_MOST_WHOLE_DIGITS = 38
-_INT = range(-(1 << 31), 1 << 31)
-_LONG = range(-(1 << 63), 1 << 63)
-_JAVA_BLANKS = "".join(map(chr, range(33)))
-_NUMBER = re.compile(r"([+-]?)(?=\.?\d)(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
+_MOST_CHARACTERS = 1_000
+_NUMBER = re.compile(r"[+-]?(?=\.?\d)\d*\.?\d*(?:[eE][+-]?\d{1,10})?")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_MOST_EXPONENT_DIGITS = 10
-
-
-def decimal_units(text: str, precision: int, scale: int) -> int | None:
-    """A text as decimal(precision, scale), half up, in units of its last place; None for no number that fits."""
-    if len(text.encode()) > _MOST_BYTES:
-        return None
-    found = _NUMBER.fullmatch(text.strip(_JAVA_BLANKS))
-    # Java reads digits of the first plane only.
-    if found is None or max(text) > "\uffff":
-        return None
-    sign, whole, part, power = found.groups()
-    exponent = int(power or 0)
-    digits = str(int(whole + part))
-    places = len(part) - exponent
-    if len(str(abs(exponent))) > _MOST_EXPONENT_DIGITS or places not in _INT:
-        return None
-    if digits == "0":
-        return 0
-    if len(digits) - places > _MOST_WHOLE_DIGITS:
-        return None
-    units = 0 if places - scale > len(digits) else half_up(int(digits), places - scale)
-    if units >= 10**precision:
-        return None
-    return -units if sign == "-" else units
-
-
-def half_up(number: int, places: int) -> int:
-    """The number without its last decimal places, half away from zero; with zeros added for negative `places`."""
-    if places <= 0:
-        return number * int(10**-places)
-    unit = int(10**places)
-    rounded = (2 * abs(number) + unit) // (2 * unit)
-    return -rounded if number < 0 else rounded
-
-
-def long_of(text: str) -> int | None:
-    """A text as a 64-bit integer, or None."""
-    found = _WHOLE.fullmatch(text.strip(f"{_JAVA_BLANKS}\x7f"))
-    if found is None or len(found[0]) > _MOST_BYTES:
-        return None
-    number = int(found[0])
-    return number if number in _LONG else None
-
-
+_LONG = range(-(1 << 63), 1 << 63)
 PLACES = 6
+_MILLIONTH = Decimal(1).scaleb(-PLACES)
+_EXACT = Context(prec=100)
 _DIGITS, _FACTOR_DIGITS = 28, 18
 """An amount has ten digits less than a sum, so that absurd values cannot overflow it."""
 UNKNOWN = "unknown"
@@ -71,8 +27,8 @@ UNKNOWN = "unknown"
 class Money(NamedTuple):
     """Revenue of one event."""
 
-    units: int | None
-    """The amount in millionths; None without revenue, or if it is no number that fits."""
+    amount: Decimal | None
+    """In millionths, half up; None without revenue, or if it is no number that fits."""
     currency: str | None
     """`unknown` if absent or blank; None without an amount."""
     is_claimed: bool
@@ -80,6 +36,7 @@ class Money(NamedTuple):
 
 
 NO_MONEY = Money(None, None, False)
+_UNREADABLE = Money(None, None, True)
 
 
 @dataclass(frozen=True)
@@ -115,24 +72,36 @@ class RevenueRule:
         members = members_of(properties)
         if members is None:
             # Unreadable properties count as unreadable revenue, not as none.
-            return Money(None, None, True)
+            return _UNREADABLE
         revenue, price = member(members, self.revenue), member(members, self.price)
         if revenue is not None:
-            units = decimal_units(revenue, _DIGITS, PLACES)
+            amount = _number(revenue, _DIGITS)
         elif price is not None:
-            units = _product(price, member(members, self.quantity))
+            quantity = member(members, self.quantity)
+            one, count = (_number(text, _FACTOR_DIGITS) for text in (price, "1" if quantity is None else quantity))
+            amount = None if one is None or count is None else _rounded(_EXACT.multiply(one, count), _DIGITS)
         else:
-            return NO_MONEY if properties.startswith("{") else Money(None, None, True)
-        if units is None:
-            return Money(None, None, True)
-        return Money(units, named(member(members, self.currency)) or UNKNOWN, True)
+            return NO_MONEY
+        if amount is None:
+            return _UNREADABLE
+        return Money(amount, named(member(members, self.currency)) or UNKNOWN, True)
 
 
-def _product(price: str, quantity: str | None) -> int | None:
-    """Price times quantity, or the price alone, in millionths."""
-    one = decimal_units(price, _FACTOR_DIGITS, PLACES)
-    count = 10**PLACES if quantity is None else decimal_units(quantity, _FACTOR_DIGITS, PLACES)
-    if one is None or count is None:
+def _number(text: str, digits: int) -> Decimal | None:
+    """A text as decimal(digits, PLACES); None for no number that fits."""
+    found = _NUMBER.fullmatch(text.strip()) if len(text) <= _MOST_CHARACTERS else None
+    return None if found is None else _rounded(Decimal(found[0]), digits)
+
+
+def _rounded(number: Decimal, digits: int) -> Decimal | None:
+    with suppress(InvalidOperation):
+        return number.quantize(_MILLIONTH, ROUND_HALF_UP, Context(prec=digits))
+    return None
+
+
+def long_of(text: str) -> int | None:
+    """A text as a 64-bit integer, or None."""
+    found = _WHOLE.fullmatch(text.strip())
+    if found is None or len(text) > _MOST_CHARACTERS or int(found[0]) not in _LONG:
         return None
-    units = half_up(one * count, PLACES)
-    return units if abs(units) < 10**_DIGITS else None
+    return int(found[0])

@@ -112,10 +112,6 @@ class ParsedLine:
 
     values: list[Any]
     extra: str | None
-    replaced_surrogates: int = 0
-    """Lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep them escaped."""
-    lenient_conversions: int = 0
-    """Values delivered with another JSON type than their column's and converted without loss."""
     unreadable: tuple[str, ...] = ()
     """Columns with an unreadable value, which are null; `extra` keeps its JSON text under the column's name."""
 

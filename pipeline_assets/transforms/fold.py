@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.json_members import member, members_of
-from pipeline_assets.domain.revenue import NO_MONEY, PLACES, UNKNOWN, RevenueRule, long_of
+from pipeline_assets.domain.revenue import PLACES, UNKNOWN, RevenueRule, long_of
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.transforms.event_hashes import Longs, Mask, named, whole
 
@@ -94,12 +94,7 @@ def _money(rows: Mapping[str, pa.Array], rule: RevenueRule) -> dict[str, pa.Arra
     currency: list[str | None] = [None] * count
     claims = np.zeros(count, np.bool_)
     for at, text in zip(places.tolist(), texts, strict=True):
-        told = rule.money_of(text)
-        if told is NO_MONEY:
-            continue
-        claims[at] = told.is_claimed
-        if told.units is not None:
-            revenue[at], currency[at] = _EXACT.scaleb(Decimal(told.units), -PLACES), told.currency
+        revenue[at], currency[at], claims[at] = rule.money_of(text)
     return {
         "revenue": pa.array(revenue, _REVENUE),
         "currency": pa.array(currency, pa.string()),

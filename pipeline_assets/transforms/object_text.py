@@ -50,15 +50,7 @@ _REFUSED_TYPES = {
 }
 ROWS, REFUSED = arrow_schema(_ROW_TYPES), arrow_schema(_REFUSED_TYPES)
 """Raw's columns without hashes; raw.quarantine's without `is_batch_accepted` (line_number is null for a whole object)."""
-SUMMARY_COUNTS = (
-    "lines",
-    "rows",
-    "quarantined",
-    "blank",
-    "replaced_surrogates",
-    "lenient_conversions",
-    "extra_key_rows",
-)
+SUMMARY_COUNTS = ("lines", "rows", "quarantined", "blank")
 
 Summary: TypeAlias = dict[str, Any]
 """The result of reading an object or a part: object_key, size_bytes, sha256, SUMMARY_COUNTS, error, error_detail, line_reasons.

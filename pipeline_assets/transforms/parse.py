@@ -189,9 +189,6 @@ class ObjectWork:
                     events.append(parsed)
                     numbers.append(line.number)
                 summary["rows"] += 1
-                summary["replaced_surrogates"] += parsed.replaced_surrogates
-                summary["lenient_conversions"] += parsed.lenient_conversions
-                summary["extra_key_rows"] += parsed.extra is not None
                 reasons.update(f"{UNREADABLE}{column}" for column in parsed.unreadable)
             else:
                 summary["quarantined"] += 1

@@ -28,7 +28,6 @@ _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Each digit matches in one way only: an ambiguous expression would backtrack over every split of a run of digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_PLAIN_INTEGER = re.compile(r"-?[0-9]+")
 _FINER_THAN_MICROSECONDS = re.compile(r"(:[0-9]{2}\.[0-9]{6})[0-9]+")
 _STRING_OR_BRACKET = re.compile(rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]')
 MAX_DEPTH = 500
@@ -169,7 +168,6 @@ def parse_leniently(line: bytes) -> ParsedLine:
             delivered[key] = members[key]
         else:
             extra[key] = members[key]
-    replaced = lenient = 0
     values: list[Any] = []
     unreadable: list[str] = []
     for name, kind in VENDOR_COLUMNS.items():
@@ -178,7 +176,6 @@ def parse_leniently(line: bytes) -> ParsedLine:
         if text != "null" and (text != '""' or kind.spark_type == "string"):
             try:
                 value = _read(name, kind, text)
-                lenient += _is_other_type(kind, text)
             except _RefusedError:
                 if name in NEEDED_COLUMNS:
                     raise
@@ -186,19 +183,10 @@ def parse_leniently(line: bytes) -> ParsedLine:
                 # The name with the dollar is this column's own delivered key, so no other key takes it.
                 extra[f"${name}" if name in extra else name] = text
             if kind is ColumnType.STRING:
-                value, count = _SURROGATE.subn("\N{REPLACEMENT CHARACTER}", value)
-                replaced += count
+                value = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
         values.append(value)
     members_text = ",".join(f"{json.dumps(key)}:{extra[key]}" for key in sorted(extra))
-    return ParsedLine(values, f"{{{members_text}}}" if extra else None, replaced, lenient, tuple(unreadable))
-
-
-def _is_other_type(kind: ColumnType, text: str) -> bool:
-    if kind is ColumnType.STRING:
-        return text[0] != '"'
-    if kind is ColumnType.LONG:
-        return not _PLAIN_INTEGER.fullmatch(text)
-    return kind in (ColumnType.DOUBLE, ColumnType.BOOLEAN) and text[0] == '"'
+    return ParsedLine(values, f"{{{members_text}}}" if extra else None, tuple(unreadable))
 
 
 def _members(line: bytes) -> dict[str, str]:

@@ -102,9 +102,9 @@ def _expected(events: list[dict[str, Any]]) -> dict[str, Folded]:
             users[named(event["platform"]) or "unknown",].add(user)
         is_sale = event["event_type"] != REPEATS and bag is not None and any(trace in bag for trace in RULE.traces)
         money = RULE.money_of(bag) if is_sale else NO_MONEY
-        if money.units is not None:
-            revenue[money.currency,].append((money.units, user))
-        unreadable += money.is_claimed and money.units is None
+        if money.amount is not None:
+            revenue[money.currency,].append((int(money.amount.scaleb(6)), user))
+        unreadable += money.is_claimed and money.amount is None
     sums = {
         key: (sum(units for units, _ in sales), len(sales), len({user for _, user in sales if user}))
         for key, sales in revenue.items()
