@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import date
-from typing import IO, Any, NamedTuple
+from datetime import date, timedelta
+from mmap import ACCESS_READ, mmap
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,28 +15,16 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.machine import a_spool_on_disk, naming_the_disk
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
+from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store, by_slice
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
 from pipeline_assets.transforms.object_text import Share, Summary
 from pipeline_assets.transforms.parse import ObjectWork
 
 _HELD_BYTES = 32 * 1024**2
 """Held rows are sorted and spilled at this size; sorting needs the same amount again."""
-_PART_BYTES = 1024**2
-_OUT_BYTES = 8 * 1024**2
-_OUT_ROWS = 10_000
 _MANY_ROWS = 1000
 """Rows of a batch for which another day is opened: they are worth a file of their own."""
-_KEY = ["project_id", "event_date"]
 _Key = tuple[str, date]
-
-
-class _Part(NamedTuple):
-    """Consecutive rows of a sorted run: a batch in memory, or the number of a batch in the spill file."""
-
-    first: _Key
-    last: _Key
-    place: pa.RecordBatch | int
 
 
 class DayClusters:
@@ -50,17 +38,15 @@ class DayClusters:
         self._open: _Key | None = None
         self._opened: set[_Key] = set()
         self._held: list[pa.RecordBatch] = []
-        self._parts: list[_Part] = []
-        self._weights: Counter[_Key] = Counter()
         self._spill: tuple[IO[bytes], Any] | None = None
         """A nameless file, which the system frees with the process, and its batch writer."""
-        self._spilled = 0
         self.held_bytes = self.spilled_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take rows of one project; yield those that need not be held back."""
         project, days = batch["project_id"][0].as_py(), batch["event_date"]
-        day, rows = _most_frequent(days)
+        (most,) = pc.mode(days.cast(pa.int32()))
+        day, rows = _EPOCH + timedelta(days=most["mode"].as_py()), most["count"].as_py()
         are_most = 2 * rows >= batch.num_rows >= _MANY_ROWS
         if self._open is None or (are_most and (project, day) not in self._opened):
             self._open = (project, day)
@@ -77,30 +63,20 @@ class DayClusters:
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Yield all held rows; nothing may be added afterwards."""
-        self._parts += [_part(batch, batch) for batch in self._sorted()]
-        spilled: Any = None
-        if self._spill is not None:
-            file, writer = self._spill
-            writer.close()
-            file.flush()
-            file.seek(0)
-            spilled = pa.ipc.open_file(file)
-        for first, last in self._windows():
-            found = (
-                _between(
-                    part.place if isinstance(part.place, pa.RecordBatch) else spilled.get_batch(part.place), first, last
-                )
-                for part in self._parts
-                if part.first <= last and first <= part.last
-            )
-            some = (batch for batch in found if batch.num_rows)
-            # Runs keep the order of arrival, so a single day is never sorted or in memory as a whole.
-            yield from some if first == last else _in_order(list(some))
+        runs = _spilled(*self._spill) if self._spill is not None else []
+        places: dict[_Key, list[tuple[pa.RecordBatch, int, int]]] = {}
+        for run in [*runs, *_in_order(self._held)]:
+            start = 0
+            for part in by_slice(run, "event_date"):
+                key = part["project_id"][0].as_py(), part["event_date"][0].as_py()
+                places.setdefault(key, []).append((run, start, part.num_rows))
+                start += part.num_rows
+        for _, parts in sorted(places.items(), key=lambda entry: entry[0]):
+            yield from (run.slice(start, rows) for run, start, rows in parts)
 
     def close(self) -> None:
         """Release all held rows and the spill file."""
         self._held.clear()
-        self._parts.clear()
         if self._spill is not None:
             self._spill[0].close()
 
@@ -110,67 +86,31 @@ class DayClusters:
         if self.held_bytes < self._most_bytes:
             return
         if self._spill is None:
-            file, options = a_spool_on_disk(), pa.ipc.IpcWriteOptions(compression="lz4")
-            self._spill = file, pa.ipc.new_file(file, batch.schema, options=options)
-        for part in self._sorted():
-            self._spill[1].write_batch(part)
-            self._parts.append(_part(part, self._spilled))
-            self._spilled += 1
+            file = a_spool_on_disk()
+            self._spill = file, pa.ipc.new_file(file, batch.schema)
+        for run in _in_order(self._held):
+            self._spill[1].write_batch(run)
         self.spilled_bytes += self.held_bytes
         self._held, self.held_bytes = [], 0
 
-    def _sorted(self) -> list[pa.RecordBatch]:
-        parts = []
-        for batch in _in_order(self._held):
-            rows = max(1, batch.num_rows * _PART_BYTES // max(1, batch.nbytes))
-            parts += [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]
-        for part in parts:
-            counted = pa.table({name: part[name] for name in _KEY}).group_by(_KEY, use_threads=False)
-            for entry in counted.aggregate([([], "count_all")]).to_pylist():
-                share = entry["count_all"] / part.num_rows
-                self._weights[entry["project_id"], entry["event_date"]] += int(
-                    share * max(part.nbytes, part.num_rows * _OUT_BYTES // _OUT_ROWS)
-                )
-        return parts
 
-    def _windows(self) -> Iterator[tuple[_Key, _Key]]:
-        """First and last key of the days to merge together: several small days of one project, or one day."""
-        window: list[_Key] = []
-        weight = 0
-        for key in sorted(self._weights):
-            own = self._weights[key]
-            if window and (window[0][0] != key[0] or weight + own > _OUT_BYTES):
-                yield window[0], window[-1]
-                window, weight = [], 0
-            window.append(key)
-            weight += own
-        if window:
-            yield window[0], window[-1]
-
-
-def _most_frequent(days: pa.Array) -> tuple[date, int]:
-    (found,) = pc.mode(days.cast(pa.int32()))
-    return pa.scalar(found["mode"].as_py(), pa.int32()).cast(pa.date32()).as_py(), found["count"].as_py()
-
-
-def _part(batch: pa.RecordBatch, place: pa.RecordBatch | int) -> _Part:
-    first, last = ((batch["project_id"][at].as_py(), batch["event_date"][at].as_py()) for at in (0, -1))
-    return _Part(first, last, place)
+_EPOCH = date(1970, 1, 1)
 
 
 def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if not batches:
         return []
     rows = pa.Table.from_batches(batches).combine_chunks()
-    order = pc.sort_indices(rows.select(_KEY), sort_keys=[(name, "ascending") for name in _KEY])
+    order = pc.sort_indices(rows, sort_keys=[("project_id", "ascending"), ("event_date", "ascending")])
     return list(rows.take(order).to_batches())
 
 
-def _between(batch: pa.RecordBatch, first: _Key, last: _Key) -> pa.RecordBatch:
-    days = batch["event_date"]
-    is_in = pc.and_(pc.greater_equal(days, first[1]), pc.less_equal(days, last[1]))
-    is_in = pc.and_(pc.equal(batch["project_id"], first[0]), is_in)
-    return batch.slice(max(0, is_in.index(True).as_py()), is_in.true_count)
+def _spilled(file: IO[bytes], writer: Any) -> list[pa.RecordBatch]:
+    """The batches of a spill file, which stay there: only those pages are in memory that are read."""
+    writer.close()
+    file.flush()
+    found = pa.ipc.open_file(pa.py_buffer(mmap(file.fileno(), 0, access=ACCESS_READ)))
+    return [found.get_batch(number) for number in range(found.num_record_batches)]
 
 
 # -- what tasks do -------------------------------------------------------------------------------------------------
