@@ -94,12 +94,9 @@ def lines_of(difference: Difference, *, with_values: bool = True) -> Iterator[st
     yield f"  {found.verdict}"
     for sample in found.samples:
         yield ""
-        if not with_values:
-            # A row's name is delivered data as well: its ids, its time.
-            yield f"  {sample.change} ({sample.cause}): {', '.join(sample.values)}"
-            continue
-        yield f"  {sample.change} ({sample.cause}): {sample.name}"
-        for column, (before_value, after_value) in sample.values.items():
+        # A row's name is delivered data as well: its ids, its time.
+        yield f"  {sample.change} ({sample.cause}): {sample.name if with_values else ', '.join(sample.values)}"
+        for column, (before_value, after_value) in sample.values.items() if with_values else ():
             yield f"    {column}: {before_value} -> {after_value}"
 
 
@@ -114,9 +111,10 @@ def _by(causes: Mapping[str, int]) -> str:
     return f" ({said})" if said else ""
 
 
-def page_of(difference: Difference) -> str:
-    """The page as HTML, with its style."""
-    keys = difference.keys
+def write_page(difference: Difference, folder: Path) -> Path:
+    """Write the page as HTML to a file in the folder, created if missing; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key, keys = difference.key, difference.keys
     parts = (
         ("kept", "equal", {"": keys.kept}),
         ("changed", "different", keys.changed),
@@ -124,15 +122,8 @@ def page_of(difference: Difference) -> str:
         ("added", "only proposed", keys.added),
     )
     whole = sum(sum(causes.values()) for _, _, causes in parts) or 1
-    return render("diff.html", found=difference, parts=parts, whole=whole)
-
-
-def write_page(difference: Difference, folder: Path) -> Path:
-    """Write the page to a file in the folder, created if missing; returns its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    key = difference.key
     path = folder / f"{difference.table.replace('/', '.')}_{key.event_date}_{key.project_id}.html"
-    path.write_text(page_of(difference), "utf-8")
+    path.write_text(render("diff.html", found=difference, parts=parts, whole=whole), "utf-8")
     return path
 
 
@@ -145,14 +136,10 @@ def samples_of(
     """At most a third of `most` samples, at least one, per kind of change in `changes` (of `key_changes`), by key hash."""
     builder = builder_of(table)
     place = ("_key_a", "_key_b")
-    chosen = {
-        change: changes.where(F.col("change") == change)
-        .orderBy(*place)
-        .limit(max(1, most // 3))
-        .select(*place, "is_moved")
-        .collect()
-        for change in (CHANGED, REMOVED, ADDED)
-    }
+    chosen = {}
+    for change in (CHANGED, REMOVED, ADDED):
+        first = changes.where(F.col("change") == change).orderBy(*place).limit(max(1, most // 3))
+        chosen[change] = first.select(*place, "is_moved").collect()
     firsts = [row["_key_a"] for rows in chosen.values() for row in rows]
     if not firsts:
         return

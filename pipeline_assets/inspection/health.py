@@ -98,17 +98,15 @@ def calendar(
         told.setdefault((table_of(fault.place), fault.day), []).append(fault)
     begun = min(first_days.values(), default=None)
     states = {}
-    for (table, day), counts in verdicts.items():
-        place = (table, day)
+    for place, counts in verdicts.items():
+        table, day = place
         if begun is None or day >= begun or place in told:
             awaited = sum(first <= day for first in first_days.values()) if table not in _NOT_AWAITED else 0
-            verdict = next(one for one in WORST_FIRST if one in counts)
-            absent, of_day = max(0, awaited - counts.total()), tuple(told.get(place, ()))
+            verdict, absent = next(one for one in WORST_FIRST if one in counts), max(0, awaited - counts.total())
+            of_day = tuple(told.get(place, ()))
             states[place] = DayState(table, day, verdict, counts.total(), absent, of_day, place in missing)
-    if not states:
-        return None
     days = [day for _, day in states]
-    return Calendar(begun or min(days), max(days), states)
+    return Calendar(begun or min(days), max(days), states) if states else None
 
 
 MOST_DAYS = 184
@@ -182,10 +180,11 @@ def volumes(
     recent, of_project = Volume(), {name: Volume() for name in projects}
     newest: dict[str, SliceFigures] = {}
     for one in slices:
-        sums = [of_project[one.project_id]]
-        sums += [by_day.setdefault(one.day, Volume())] if span.first <= one.day <= span.last else []
-        for volume in [*sums, recent] if recent_from <= one.day <= span.last else sums:
-            volume.add(one)
+        of_project[one.project_id].add(one)
+        if span.first <= one.day <= span.last:
+            by_day.setdefault(one.day, Volume()).add(one)
+        if recent_from <= one.day <= span.last:
+            recent.add(one)
         if one.rows and one.day <= today and one.day >= newest.get(one.project_id, one).day:
             newest[one.project_id] = one
     for volume in (*by_day.values(), recent, *of_project.values()):
@@ -211,10 +210,11 @@ def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedLines]:
         replace(listed[-1], objects=sum(one.objects for one in listed), lines=sum(one.lines for one in listed))
         for listed in by_reason.values()
     )
-    count = {True: "objects", False: "lines"}
-    return sorted(
-        made, key=lambda of: (not of.is_whole, of.reason is None, -getattr(of, count[of.is_whole]), of.reason or "")
-    )
+
+    def order(of: RefusedLines) -> tuple[bool, bool, int, str]:
+        return not of.is_whole, of.reason is None, -(of.objects if of.is_whole else of.lines), of.reason or ""
+
+    return sorted(made, key=order)
 
 
 def times_by_day(times: Iterable[RunTime], kind: str) -> Mapping[date, tuple[float, float]]:
@@ -293,14 +293,17 @@ class HealthReport:
 
 def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthReport:
     """The report on the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
-    projects, summaries, arrivals = settings.require_projects(), ledger.summaries, ledger.summaries
+    projects, summaries = settings.require_projects(), ledger.summaries
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
-    short = []
-    for one in summaries.short_batches(projects):
-        key = BatchKey(Source.REGULAR, one.project_id, one.day)
-        short += [one] if is_short(ledger.batches([one.project_id], one.day, one.day), key) else []
+    short = [
+        one
+        for one in summaries.short_batches(projects)
+        if is_short(
+            ledger.batches([one.project_id], one.day, one.day), BatchKey(Source.REGULAR, one.project_id, one.day)
+        )
+    ]
     awaited_from = settings.first_arrival or date.min
     first_days = {project: max(day, awaited_from) for project, day in summaries.first_days(projects).items()}
     verdicts = summaries.slice_verdicts(everyone), summaries.batch_verdicts(projects)
@@ -310,7 +313,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
     measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
-    found = arrivals.refused_lines(projects)
+    found = summaries.refused_lines(projects)
     refused = [one for one in found if not (one.line_reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     of_batches = [
@@ -318,8 +321,8 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         for one in batches
         if (value := sum(of.figures.get(MISMATCH, 0) for of in one.evaluations))
     ]
-    late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
-    times_of = late_times(arrivals, Source.REGULAR, projects, since, span.last)
+    late = lateness(summaries.arrivals(Source.REGULAR, projects, since, span.last))
+    times_of = late_times(summaries, Source.REGULAR, projects, since, span.last)
     return HealthReport(
         made_at=now,
         projects=projects,

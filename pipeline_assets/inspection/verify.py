@@ -20,14 +20,7 @@ from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.as_of import days_on_record, month_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import (
-    AS_OF_TABLES,
-    ASSET_TABLES,
-    DERIVED,
-    DIMENSIONS,
-    OPTIONAL_TABLES,
-    table_by_key,
-)
+from pipeline_assets.tables.registry import AS_OF_TABLES, ASSET_TABLES, DERIVED, DIMENSIONS, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Table
 
 
@@ -81,43 +74,39 @@ class Proof:
 
 def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects: Sequence[str], now: datetime) -> Proof:
     """Replay all arrivals that contribute to the event days of the range, and compare; writes only to `scratch`."""
-    started_at = time.monotonic()
-    days = days_between(first, last)
+    started_at, days = time.monotonic(), days_between(first, last)
     of_dimensions = tuple(table for table in OPTIONAL_TABLES if runtime.lakehouse.knows(table))
+    tables = (*ASSET_TABLES, *of_dimensions)
     work = _Replay(runtime, scratch, days, tuple(_arrivals(runtime, days, projects)), tuple(projects), now)
-    snapshots = {table.key: runtime.lakehouse.head(table) for table in (*ASSET_TABLES, *of_dimensions)}
+    snapshots = {table.key: runtime.lakehouse.head(table) for table in tables}
     lost: dict[str, dict[Slice, str]] = {}
-    published = {}
-    for table in (*ASSET_TABLES, *of_dimensions):
+    published: dict[str, dict[Slice, Digest]] = {}
+    for table in tables:
         wanted, head = work.slices_of(table), snapshots[table.key]
         lost[table.key] = runtime.lakehouse.lost_slices(table, head, wanted)
-        published[table.key] = dict.fromkeys(lost[table.key], EMPTY)
-        published[table.key] |= slice_digests(runtime, table, head, wanted - lost[table.key].keys())
+        found = slice_digests(runtime, table, head, wanted - lost[table.key].keys())
+        published[table.key] = dict.fromkeys(lost[table.key], EMPTY) | {**found}
     exclusions = work.copied_exclusions(is_of_dimensions=bool(of_dimensions))
     work.replay(of_dimensions)
     of_events, lacking = work.lacking(), work.lacking_of_dimensions() if of_dimensions else {}
     compared: list[Compared] = []
-    for table in (*ASSET_TABLES, *of_dimensions):
-        replayed: Mapping[Slice, Digest] = {}
+    for table in tables:
+        own, replayed = published[table.key], dict[Slice, Digest]()
         if scratch.lakehouse.knows(table):
-            replayed = slice_digests(scratch, table, scratch.lakehouse.head(table), work.slices_of(table))
-        for key in sorted(published[table.key].keys() | replayed.keys()):
-            sides = published[table.key].get(key, EMPTY), replayed.get(key, EMPTY)
+            replayed |= slice_digests(scratch, table, scratch.lakehouse.head(table), work.slices_of(table))
+        for key in sorted(own.keys() | replayed.keys()):
+            before, after = own.get(key, EMPTY), replayed.get(key, EMPTY)
             why = lacking.get((table.key, key)) or of_events.get(key)
-            compared.append(Compared(table.key, key, *sides, *_match(runtime, table, key, sides, lost, why)))
-    return Proof(
-        first,
-        last,
-        work.projects,
-        now,
-        snapshots,
-        {name: table_by_key(name).code_version(runtime.settings) for name in snapshots},
-        len(work.arrivals),
-        sum(len(scratch.ledger.deliveries(source, projects, *work.span)) for source in Source),
-        len(exclusions),
-        round(time.monotonic() - started_at, 1),
-        tuple(compared),
-    )
+            verdict = _match(runtime, table, key, before, after, why)
+            if key in lost[table.key]:
+                loss = lost_file(table.key, key, lost[table.key][key])
+                verdict = ReplayMatch.LOST, f"{loss.reason}. {loss.hint}"
+            compared.append(Compared(table.key, key, before, after, *verdict))
+    objects = sum(len(scratch.ledger.deliveries(source, projects, *work.span)) for source in Source)
+    codes = {table.key: table.code_version(runtime.settings) for table in tables}
+    seconds = round(time.monotonic() - started_at, 1)
+    counts = len(work.arrivals), objects, len(exclusions)
+    return Proof(first, last, work.projects, now, snapshots, codes, *counts, seconds, tuple(compared))
 
 
 def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -> list[date]:
@@ -133,17 +122,8 @@ def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -
 
 
 def _match(
-    runtime: Runtime,
-    table: Table,
-    key: Slice,
-    sides: tuple[Digest, Digest],
-    lost: Mapping[str, Mapping[Slice, str]],
-    why: str | None,
+    runtime: Runtime, table: Table, key: Slice, left: Digest, right: Digest, why: str | None
 ) -> tuple[ReplayMatch, str | None]:
-    if key in lost[table.key]:
-        loss = lost_file(table.key, key, lost[table.key][key])
-        return ReplayMatch.LOST, f"{loss.reason}. {loss.hint}"
-    left, right = sides
     if left == right:
         return ReplayMatch.EQUAL, None
     record = runtime.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
@@ -194,9 +174,11 @@ class _Replay:
         # A month is one slice, and snapshots of earlier months may stand in for these days.
         settings, end = self.scratch.settings, self.days[-1]
         first = (self.days[0] - timedelta(days=settings.previous_snapshot_days)).replace(day=1)
-        last = min(end.replace(day=monthrange(end.year, end.month)[1]), self.now.date())
-        if of_dimensions and max(first, settings.calendar_start) <= last:
-            whole = days_between(max(first, settings.calendar_start), last)
+        whole = days_between(
+            max(first, settings.calendar_start),
+            min(end.replace(day=monthrange(end.year, end.month)[1]), self.now.date()),
+        )
+        if of_dimensions and whole:
             self._load(whole, [table for table in of_dimensions if table.kind.is_shared])
             self._load(self.days, [table for table in of_dimensions if not table.kind.is_shared])
 
@@ -216,20 +198,17 @@ class _Replay:
     def lacking(self) -> dict[Slice, str]:
         """Slices whose batches differ between raw and landing -> the difference in words."""
         lacking: dict[Slice, str] = {}
+        both = self.runtime.ledger, self.scratch.ledger
         for source in Source:
-            known, again = (
-                one.ledger.deliveries(source, self.projects, *self.span) for one in (self.runtime, self.scratch)
-            )
-            days, new_days = (
-                one.ledger.batch_days(source, self.projects, *self.span) for one in (self.runtime, self.scratch)
-            )
+            of = (source, self.projects, *self.span)
+            known, again = (ledger.deliveries(*of) for ledger in both)
+            days, new_days = (ledger.batch_days(*of) for ledger in both)
             for key in sorted(known.keys() | again.keys()):
                 reason = _difference(key, known.get(key), again.get(key))
                 if reason is not None:
                     batch = (known.get(key) or again[key]).batch
-                    touched = {*days.get(batch, {}), *new_days.get(batch, {})}
-                    slices = (Slice(day, batch.project_id) for day in touched)
-                    for near in neighbourhood(slices, self.runtime.settings.dedupe_window_days):
+                    touched = (Slice(day, batch.project_id) for by in (days, new_days) for day in by.get(batch, {}))
+                    for near in neighbourhood(touched, self.runtime.settings.dedupe_window_days):
                         lacking.setdefault(near, reason)
         return lacking
 

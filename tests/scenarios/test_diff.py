@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.inspection.diff import Difference, compare, lines_of, page_of
+from pipeline_assets.inspection.diff import Difference, compare, lines_of, write_page
 from pipeline_assets.load.runtime import Runtime
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, events_on
@@ -25,7 +26,7 @@ def _diff(p: Any, table: str, day: date = DAY, samples: int = 20) -> Difference:
     return compare(runtime, table, day, PROJECT, p.now, samples=samples)
 
 
-def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
+def test_a_refused_day_beside_the_published_one(pipeline: Any, tmp_path: Path) -> None:
     """Scenario: a refused redelivery: events dearer, gone, moved, new.
     Outcome: each is counted and shown by cause; nothing is written; once accepted, a load publishes the proposal."""
     p = pipeline()
@@ -68,7 +69,7 @@ def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
     assert revenue.measures["revenue"] == (75.0, 17 * 2.5 + 3 * 20 + 2.5)
     assert revenue.measures["purchases"] == (30, 21)
 
-    text, page = "\n".join(lines_of(refined)), page_of(refined)
+    text, page = "\n".join(lines_of(refined)), write_page(refined, tmp_path).read_text("utf-8")
     print(text)
     assert "on record: refused: change_is_explained: final slice shrinks" in text
     assert "keys only published: 100 (withdrawn 98, moved day 2)" in text
@@ -84,14 +85,14 @@ def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
     assert _diff(p, REVENUE).is_equal
 
 
-def test_what_is_delivered_is_no_markup_on_the_page(pipeline: Any) -> None:
+def test_what_is_delivered_is_no_markup_on_the_page(pipeline: Any, tmp_path: Path) -> None:
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 3))
     assert p.load(DAY).success
     p.deliver(DAY, [{**line, "city": "<script>alert(1)</script>"} for line in events_on(DAY, 3)])
     assert p.load(DAY, tables=["raw/regular_events"]).success
 
-    page = page_of(_diff(p, REFINED))
+    page = write_page(_diff(p, REFINED), tmp_path).read_text("utf-8")
 
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
