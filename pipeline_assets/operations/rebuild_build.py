@@ -81,11 +81,8 @@ def tables_of(names: Sequence[str]) -> tuple[Table, ...]:
     known = {table.key: table for table in DERIVED}
     for name in names:
         if name not in known:
-            raise UsageError(
-                name,
-                "is not built, so it cannot be rebuilt",
-                f"Raw keeps what was delivered: load its days. Others can be rebuilt: {', '.join(known)}",
-            )
+            hint = f"Raw keeps what was delivered: load its days. Others can be rebuilt: {', '.join(known)}"
+            raise UsageError(name, "is not built, so it cannot be rebuilt", hint)
     return tuple(table for key, table in known.items() if not names or key in names)
 
 
@@ -186,10 +183,16 @@ def _build_table(
             one = _left_out(table, plan)
             if known is None or known.is_built or known.record.reason != one.record.reason:
                 left_out.append(one)
-        elif known is None and not _has_content(facts, table, plan):
+        elif known is None and all(
+            _digest(facts.records[name].get(plan.key)) == EMPTY for name in (table.key, *table.upstream)
+        ):
             continue
         elif known is None or not (is_computed and _is_current(runtime, known, plan, rebuilt, table, beside(plan.key))):
-            to_build.append(replace(plan, todo=Todo.REBUILD, cause=_cause(runtime, table, plan)))
+            cause, record = Cause.of(CauseKind.FIRST_BUILD), plan.record
+            if record is not None:
+                has_new_code = record.code_version != table.code_version(runtime.settings)
+                cause = cause_of(record.input_state, plan.present, has_new_code=has_new_code)
+            to_build.append(replace(plan, todo=Todo.REBUILD, cause=cause))
     for one in sorted(left_out, key=lambda one: one.key):
         runtime.log(f"rebuild {rebuild.number}: {table.key} {one.key} is left out: {one.why_not}")
     if left_out:
@@ -286,20 +289,6 @@ def _left_out(table: Table, plan: SlicePlan) -> RebuiltSlice:
         verdict = Verdict.WAITING
         hint = "It is built when what it waits for is there and good: start the rebuild again then"
     return RebuiltSlice(replace(prior, verdict=verdict, reason=plan.reason, hint=hint), prior.digest)
-
-
-def _has_content(facts: Facts, table: Table, plan: SlicePlan) -> bool:
-    is_empty = plan.record is None or plan.record.digest == EMPTY
-    records = (facts.records[name].get(plan.key) for name in table.upstream)
-    return not is_empty or any(record is not None and record.digest != EMPTY for record in records)
-
-
-def _cause(runtime: Runtime, table: Table, plan: SlicePlan) -> Cause:
-    record = plan.record
-    if record is None:
-        return Cause.of(CauseKind.FIRST_BUILD)
-    has_new_code = record.code_version != table.code_version(runtime.settings)
-    return cause_of(record.input_state, plan.present, has_new_code=has_new_code)
 
 
 def _is_computed(runtime: Runtime, table: Table, known: RebuiltSlice | None, plan: SlicePlan, live: SliceFiles) -> bool:
@@ -408,9 +397,10 @@ def _tied(
     runtime: Runtime, rebuild: RebuildRecord, table: Table, green: GreenSlices, stuck: Set[Slice], now: datetime
 ) -> dict[Slice, tuple[str, ...]]:
     """Slice -> staying slices that share rows with it, over any number of others."""
-    window = table.kind.exchange_days(runtime.settings)
+    window, lakehouse = table.kind.exchange_days(runtime.settings), runtime.lakehouse
     changed = {key for key, one in green[table.key].items() if one.is_changed and key not in stuck}
-    if not window or not changed:
+    head = lakehouse.branches.head(table, rebuild.branch) if window and changed else None
+    if head is None:
         return {}
     beside = neighbourhood(rebuild.slices, window) - rebuild.slices
     days = {key.event_date for key in beside}
@@ -420,29 +410,15 @@ def _tied(
     edge = staying
     # Outwards from what stays: most rebuilds have no ties, and end after the first question.
     while candidates := (neighbourhood(edge, window) & changed) - asked:
-        links |= _links(runtime, rebuild, table, green[table.key], candidates, now)
+        records = [green[table.key][key].record for key in sorted(candidates)]
+        slices = [SlicePlan(one.key, Todo.REBUILD, one.input_state or InputState(), one, True) for one in records]
+        pins = {name: lakehouse.head(table_by_key(name)) for name in table.upstream}
+        plan = _plan(runtime, rebuild, table, lakehouse.head(table), pins, slices, now)
+        links |= builder_of(table).links(plan, StagedSlices(head, {}))
         asked |= candidates
         edge = set(blocked_by(links, staying))
     tied = blocked_by(links, staying)
     return {key: tuple(f"{table.key} {other}" for other in others) for key, others in tied.items() if key in changed}
-
-
-def _links(
-    runtime: Runtime,
-    rebuild: RebuildRecord,
-    table: Table,
-    rebuilt: Mapping[Slice, RebuiltSlice],
-    candidates: Collection[Slice],
-    now: datetime,
-) -> set[tuple[Slice, Slice]]:
-    head = runtime.lakehouse.branches.head(table, rebuild.branch)
-    if head is None:
-        return set()
-    records = {key: rebuilt[key].record for key in sorted(candidates)}
-    slices = [SlicePlan(key, Todo.REBUILD, one.input_state or InputState(), one, True) for key, one in records.items()]
-    pins = {name: runtime.lakehouse.head(table_by_key(name)) for name in table.upstream}
-    plan = _plan(runtime, rebuild, table, runtime.lakehouse.head(table), pins, slices, now)
-    return builder_of(table).links(plan, StagedSlices(head, {}))
 
 
 def no_longer_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenSlices, now: datetime) -> list[str]:
