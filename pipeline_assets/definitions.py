@@ -32,8 +32,8 @@ from pipeline_assets.orchestration.runtime import kept_connections
 from pipeline_assets.orchestration.sensors import all_sensors
 from pipeline_assets.orchestration.specs import JOB_OF_SOURCE, calendar, landing_assets, load_jobs, schedules
 from pipeline_assets.tables.registry import require_known_bounds, require_known_dimensions
-from resources.heartbeat import heartbeat
 from resources.landing.store import LandingStore
+from resources.ledger.processes import heartbeat
 from resources.ledger.store import own_ledger
 from resources.spark.session import spark_resource
 

@@ -22,11 +22,10 @@ from pipeline_assets.domain.processes import Life
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import EVERY_TABLE
-from resources.heartbeat import heartbeat
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import Lakehouse
-from resources.ledger.processes import sight
+from resources.ledger.processes import heartbeat, sight
 from resources.ledger.store import Ledger
 from resources.publishing import Promise, promise_of
 from resources.spark.session import configure_catalog

@@ -30,7 +30,6 @@ from pipeline_assets.orchestration.live_runs import run_queue
 from pipeline_assets.orchestration.specs import SKEW_TAG
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.failpoints import Failpoint, failpoint
-from resources.heartbeat import heartbeat
 from resources.iceberg.catalog_at_rest import CatalogAtRest
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
@@ -38,6 +37,7 @@ from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.decisions import FOLDER, DecisionObjects
+from resources.ledger.processes import heartbeat
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
 from resources.spark.workers import LastWords, naming_a_dead_engine

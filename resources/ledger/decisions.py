@@ -7,6 +7,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
@@ -57,34 +58,25 @@ class Act:
     def to_json(self) -> dict[str, Any]:
         """Return the act as JSON-compatible values."""
         versions = [row_of(exclusion, *_OF_THE_ACT) for exclusion in self.exclusions]
-        return {
-            "kind": self.kind.value,
-            "at": self.at,
-            "run_id": self.run_id,
-            "reason": self.reason,
-            "exclusions": [row | {"arrival_date": str(row["arrival_date"])} for row in versions],
-            "slices": {
-                table: [[str(key.event_date), key.project_id] for key in sorted(keys)]
-                for table, keys in self.slices.items()
-            },
+        slices = {
+            table: [[str(key.event_date), key.project_id] for key in sorted(keys)]
+            for table, keys in self.slices.items()
         }
+        exclusions = [row | {"arrival_date": str(row["arrival_date"])} for row in versions]
+        act = {"kind": self.kind.value, "at": self.at, "run_id": self.run_id, "reason": self.reason}
+        return act | {"exclusions": exclusions, "slices": slices}
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> Act:
         """Parse the result of `to_json`; raises KeyError, TypeError or ValueError for anything else."""
         versions = [row | {"arrival_date": date.fromisoformat(row["arrival_date"])} for row in body["exclusions"]]
         of_act = dict.fromkeys(("lift_reason", "lifted_at", "run_id"), None)
-        return Act(
-            ActKind(body["kind"]),
-            str(body["at"]),
-            body["run_id"],
-            body["reason"],
-            [record_of(Exclusion, row, excluded_at="", **of_act) for row in versions],
-            {
-                str(table): [Slice(date.fromisoformat(day), str(project)) for day, project in keys]
-                for table, keys in body["slices"].items()
-            },
-        )
+        exclusions = [record_of(Exclusion, row, excluded_at="", **of_act) for row in versions]
+        slices = {
+            str(table): [Slice(date.fromisoformat(day), str(project)) for day, project in keys]
+            for table, keys in body["slices"].items()
+        }
+        return Act(ActKind(body["kind"]), str(body["at"]), body["run_id"], body["reason"], exclusions, slices)
 
 
 _OF_THE_ACT = ("run_id", "excluded_at", "lift_reason", "lifted_at")
@@ -137,23 +129,14 @@ def apply(connection: Connection, act: Act) -> int:
     return count
 
 
-def last_act_at(connection: Connection) -> str:
-    """Return the time of the last recorded act as ISO text; empty where there is none."""
-    times = [one.table.c[at] for one in _TERMS for at in (one.begun_at, one.ended_at)]
-    return max(connection.execute(sa.select(sa.func.max(at))).scalar() or "" for at in times)
-
-
 def acts_on_record(connection: Connection) -> list[Act]:
     """Return the acts that would recreate this ledger's rows, oldest first."""
     acts: list[Act] = []
     for term in _TERMS:
         for row in connection.execute(sa.select(term.table).order_by(term.table.c.id)).mappings():
-            on: dict[str, Any] = (
-                {"exclusions": (record_of(Exclusion, row),)}
-                if term.table is EXCLUSIONS
-                else {"slices": {row["table_name"]: [Slice(row["event_date"], row["project_id"])]}}
-            )
-            reason = None if term.table is EXCLUSIONS else row["reason"]
+            on: dict[str, Any] = {"exclusions": (record_of(Exclusion, row),)} if term.table is EXCLUSIONS else {}
+            reason = None if on else row["reason"]
+            on = on or {"slices": {row["table_name"]: [Slice(row["event_date"], row["project_id"])]}}
             acts.append(Act(term.begin, row[term.begun_at], row["run_id"], reason, **on))
             if row[term.ended_at] is not None:
                 acts.append(Act(term.end, row[term.ended_at], row[term.end_run], row[term.end_reason], **on))
@@ -166,7 +149,6 @@ _VERSION = 1
 _HINT = "Install the version that wrote it, or restore the object; without it an operator's decision would be lost"
 _HINT_FOR_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and decide once more"
 _TIME = "%Y%m%dT%H%M%S.%fZ"
-_BEFORE = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{32}\.json")
 
 
@@ -182,7 +164,10 @@ class DecisionObjects:
 
     def last_at(self) -> datetime:
         """Return the time of the last stored decision; 1970 where there is none."""
-        return max((_time_of(name) for name in self.names()[-1:]), default=_BEFORE)
+        for name in self.names()[-1:]:
+            with suppress(ValueError):
+                return datetime.strptime(name.partition("-")[0], _TIME).replace(tzinfo=UTC)
+        return datetime(1970, 1, 1, tzinfo=UTC)
 
     def write(self, acts: Sequence[Act], at: datetime) -> str:
         """Store acts that belong together as one object named after the time; returns its name."""
@@ -209,13 +194,6 @@ class DecisionObjects:
 
     def _unreadable(self, name: str, reason: str, hint: str = _HINT) -> LakehouseError:
         return LakehouseError(f"{self._place.url}/{name}", reason[:300], hint)
-
-
-def _time_of(name: str) -> datetime:
-    try:
-        return datetime.strptime(name.partition("-")[0], _TIME).replace(tzinfo=UTC)
-    except ValueError:
-        return _BEFORE
 
 
 class Interventions(Part):
@@ -302,8 +280,7 @@ class Interventions(Part):
         if acts and (lost or not known):
             name = self._kept.write(acts, datetime.fromisoformat(self._next_at()))
             with self._write() as connection:
-                for gone in lost:
-                    connection.execute(DECISIONS.delete().where(DECISIONS.c.name == gone))
+                connection.execute(DECISIONS.delete().where(DECISIONS.c.name.in_(lost)))
                 _note(connection, name)
         for name in (name for name in names if name not in known):
             acts = self._kept.read(name)
@@ -324,13 +301,11 @@ class Interventions(Part):
 
     def _next_at(self) -> str:
         """Now, but after all earlier decisions, also where a clock was ahead."""
-        with self._read() as connection:
-            last = last_act_at(connection)
-        known = [datetime.fromisoformat(last)] if last else []
+        times = [one.table.c[at] for one in _TERMS for at in (one.begun_at, one.ended_at)]
+        known = [datetime.fromisoformat(at) for one in times if (at := self._value(sa.select(sa.func.max(one))))]
         known += [self._kept.last_at()] if self._kept is not None else []
-        return max([datetime.now(UTC), *(at + timedelta(microseconds=1) for at in known)]).isoformat(
-            timespec="microseconds"
-        )
+        at = max([datetime.now(UTC), *(at + timedelta(microseconds=1) for at in known)])
+        return at.isoformat(timespec="microseconds")
 
 
 def _note(connection: Connection, name: str) -> None:

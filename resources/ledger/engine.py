@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,18 +123,20 @@ def ledger_failures(url: str) -> Iterator[None]:
 
 
 def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
-    if _LOCKED in str(error.orig):
-        reason = f"{OUT_OF_REACH}: another process has held its lock for {_LOCK_SECONDS} s"
+    said = str(error.orig)
+    reason, hint = (
+        scrubbed(" ".join(said.split()))[:300].rstrip(".?"),
+        "What was published stays; do the same again once it is there",
+    )
+    if _LOCKED in said:
+        reason = f"another process has held its lock for {_LOCK_SECONDS} s"
         hint = "Look for a hanging session in pg_stat_activity and end it; then do the same again"
-        return LedgerUnavailableError(masked(url), reason, hint)
-    if _FILE_LOCKED in str(error.orig):
+    elif _FILE_LOCKED in said:
         file = make_url(url).database or ""
         holders = ", ".join(lock_holders(Path(file)))
-        reason = f"{OUT_OF_REACH}: {f'process {holders}' if holders else 'another process'} holds the lock of {file}"
+        reason = f"{f'process {holders}' if holders else 'another process'} holds the lock of {file}"
         hint = "What was published stays; end that process, or wait until it ends; then do the same again"
-        return LedgerUnavailableError(masked(url), reason, hint)
-    reason = f"{OUT_OF_REACH}: {scrubbed(' '.join(str(error.orig).split()))[:300].rstrip('.?')}"
-    return LedgerUnavailableError(masked(url), reason, "What was published stays; do the same again once it is there")
+    return LedgerUnavailableError(masked(url), f"{OUT_OF_REACH}: {reason}", hint)
 
 
 def open_engine(url: str) -> Engine:
@@ -145,15 +147,11 @@ def open_engine(url: str) -> Engine:
     is_sqlite = parsed.get_backend_name() == "sqlite"
     if is_sqlite and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    # Check a pooled connection before use: a restart of the server may have cut it. Options of the URL win.
-    told = {name: value for name, value in _CLIENT.items() if name not in parsed.query}
-    options: dict[str, Any] = (
-        {"connect_args": {"timeout": _FILE_LOCK_SECONDS, "isolation_level": None}}
-        if is_sqlite
-        else {"pool_pre_ping": True, "connect_args": told}
-    )
-    # Keep parameters, which hold names and operators' reasons, out of error messages.
-    engine = sa.create_engine(parsed, hide_parameters=True, **options)
+    options = {"timeout": _FILE_LOCK_SECONDS, "isolation_level": None} if is_sqlite else _CLIENT
+    # Options of the URL win. Errors show no parameters, which hold names and operators' reasons. A pooled connection is
+    # checked before use: a restart of the server may have cut it.
+    given = {name: value for name, value in options.items() if name not in parsed.query}
+    engine = sa.create_engine(parsed, hide_parameters=True, pool_pre_ping=not is_sqlite, connect_args=given)
     if is_sqlite:
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
         sa.event.listen(engine, "begin", _begin_sqlite)
@@ -228,12 +226,7 @@ class Part:
 
     def __init__(self, database: Database) -> None:
         self._database, self.url = database, database.url
-
-    def _read(self) -> AbstractContextManager[Connection]:
-        return self._database.read()
-
-    def _write(self) -> AbstractContextManager[Connection]:
-        return self._database.write()
+        self._read, self._write = database.read, database.write
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         with self._read() as connection:

@@ -35,6 +35,7 @@ from resources.ledger.schema import (
     SET_ASIDE,
     columns_of,
     record_of,
+    row_of,
 )
 
 
@@ -60,12 +61,6 @@ def last_notices(
     return {(notice.table, notice.key): notice for notice in found}
 
 
-class _Notices(Part):
-    def _notices(self, *where: sa.ColumnElement[bool], most: int | None = None) -> list[Notice]:
-        with self._read() as connection:
-            return read_notices(connection, *where, most=most)
-
-
 _SEEN_EVERY = timedelta(hours=12)
 
 
@@ -84,8 +79,12 @@ class Receiver:
     seen_at: str = ""
 
 
-class Outbox(_Notices):
+class Outbox(Part):
     """Reads and writes notices and receivers; each write is one transaction."""
+
+    def _notices(self, *where: sa.ColumnElement[bool], most: int | None = None) -> list[Notice]:
+        with self._read() as connection:
+            return read_notices(connection, *where, most=most)
 
     def register(self, places: Mapping[str, str]) -> dict[str, Receiver]:
         """Register receivers (id -> place) and return them; a new receiver gets the notices recorded from now on."""
@@ -199,7 +198,7 @@ class SetAside:
     set_aside_at: datetime
 
 
-class SetAsides(_Notices):
+class SetAsides(Part):
     """Reads and writes notices that are set aside; each write is one transaction."""
 
     def add(self, receiver_id: str, batch: Sequence[Notice], error: str) -> None:
@@ -207,18 +206,12 @@ class SetAsides(_Notices):
         first, last = batch[0], batch[-1]
         is_behind = RECEIVERS.c.id == receiver_id, RECEIVERS.c.sent_number < first.number
         passed = {"sent_number": last.number, "refused_body": None, "refusals": 0}
-        row = {
-            "receiver_id": receiver_id,
-            "first_number": first.number,
-            "last_number": last.number,
-            "notices": len(batch),
-            "run_id": first.recorded_by,
-            "error": recordable(error),
-            "set_aside_at": datetime.now(UTC).isoformat(),
-        }
+        aside = SetAside(
+            receiver_id, first.number, last.number, len(batch), first.recorded_by, recordable(error), datetime.now(UTC)
+        )
         with self._write() as connection:
             if connection.execute(RECEIVERS.update().where(*is_behind).values(passed)).rowcount:
-                connection.execute(SET_ASIDE.insert(), row)
+                connection.execute(SET_ASIDE.insert(), row_of(aside))
 
     def all(self) -> list[SetAside]:
         """Return all entries, by receiver and notice number."""
@@ -227,7 +220,8 @@ class SetAsides(_Notices):
 
     def notices(self, one: SetAside) -> list[Notice]:
         """Return the notices of one entry, oldest first."""
-        return self._notices(NOTICES.c.number.between(one.first_number, one.last_number))
+        with self._read() as connection:
+            return read_notices(connection, NOTICES.c.number.between(one.first_number, one.last_number))
 
     def mark_sent(self, one: SetAside) -> None:
         """Remove an entry whose notices the receiver has accepted."""
@@ -261,13 +255,11 @@ class GoldenTotals(Part):
         tables: Collection[str] | None = None,
     ) -> list[GoldenTotal]:
         """Return the recorded totals of the days, in order of day; a missing bound means unbounded."""
-        columns = GOLDEN_TOTALS.c
-        query = sa.select(GOLDEN_TOTALS).where(
-            columns.project_id.in_(projects),
-            columns.event_date.between(first or date.min, last or date.max),
-            *([] if tables is None else [columns.table_name.in_(tables)]),
-        )
-        order = columns.event_date, columns.project_id, columns.table_name, columns.measure, columns.source
+        c = GOLDEN_TOTALS.c
+        days = c.event_date.between(first or date.min, last or date.max)
+        query = sa.select(GOLDEN_TOTALS).where(c.project_id.in_(projects), days)
+        query = query if tables is None else query.where(c.table_name.in_(tables))
+        order = c.event_date, c.project_id, c.table_name, c.measure, c.source
         return [
             GoldenTotal(
                 GoldenSource(row["source"]),
@@ -283,15 +275,9 @@ class GoldenTotals(Part):
         """Replace a source's totals and faults of the days in a reading: a missing file retracts nothing, an empty one does."""
         common = {"source": reading.source.value, "recorded_at": datetime.now(UTC).isoformat()}
         totals = [
-            {
-                **common,
-                **columns_of(total.key),
-                "table_name": total.measure.table,
-                "measure": total.measure.name,
-                "value": f"{total.value:f}",
-                "origin": recordable(total.origin),
-            }
-            for total in reading.totals
+            {**common, **columns_of(one.key), "table_name": one.measure.table, "measure": one.measure.name}
+            | {"value": f"{one.value:f}", "origin": recordable(one.origin)}
+            for one in reading.totals
         ]
         faults = [
             common | {"origin": recordable(one.origin), "reason": recordable(one.reason), "fix": recordable(one.hint)}
@@ -337,11 +323,8 @@ class GoldenTotals(Part):
                 NOTICES.c.project_id.in_(projects),
             )
             found = dict.fromkeys(sorted(last_told)) | dict(mismatches)
-            notices = [
-                notice
-                for place, mismatch in found.items()
-                if (notice := golden_notice(place, mismatch, last_told.get(place), now, run_id)) is not None
-            ]
+            made = (golden_notice(place, why, last_told.get(place), now, run_id) for place, why in found.items())
+            notices = [notice for notice in made if notice is not None]
             for notice in notices:
                 write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})
         return notices

@@ -1,11 +1,12 @@
-"""The processes of runs: who this process is, which others run, and their records in the ledger."""
+"""The processes of runs: who this process is, which others run, their records in the ledger, and their heartbeats."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from pipeline_assets.domain.processes import Identity, Process, Sight, Watch
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.processes import BEAT_SECONDS, Identity, Process, Sight, Watch
 from pipeline_assets.domain.retention import YOUNGEST
-from resources.ledger.engine import Part, connected, insert_into, ledger_failures
+from resources.ledger.engine import Database, Part, connected, insert_into, ledger_failures
 from resources.ledger.schema import PROCESSES
 
 _PROC = Path("/proc")
@@ -73,6 +75,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 _KEPT = timedelta(days=30)
+_IDENTITY = {"host": "host", "place": "place", "pid": "pid", "started_ticks": "started"}
 
 
 class Processes(Part):
@@ -81,18 +84,9 @@ class Processes(Part):
     def begin(self, run_id: str, job: str, identity: Identity, steps: int, begun_at: str | None = None) -> str:
         """Record an op's start in this process, replacing the run's earlier one; returns the time, or `begun_at` if given."""
         with self._transaction() as (connection, now):
-            row: dict[str, Any] = {
-                "job": job,
-                "host": identity.host,
-                "place": identity.place,
-                "pid": identity.pid,
-                "started_ticks": identity.started,
-                "steps": steps,
-                "begun_at": begun_at or now.isoformat(),
-                "beat_at": now.isoformat(),
-                "ended_at": None,
-                "lost_at": None,
-            }
+            row: dict[str, Any] = {name: getattr(identity, field) for name, field in _IDENTITY.items()}
+            row |= {"job": job, "steps": steps, "begun_at": begun_at or now.isoformat(), "beat_at": now.isoformat()}
+            row |= {"ended_at": None, "lost_at": None}
             insert = insert_into(connection, PROCESSES).values(row | {"run_id": run_id, "beats": 1})
             updates = row | {"beats": PROCESSES.c.beats + 1}
             connection.execute(insert.on_conflict_do_update(index_elements=["run_id"], set_=updates))
@@ -115,8 +109,7 @@ class Processes(Part):
         """Record that the processes of these runs were found dead."""
         with self._transaction() as (connection, now):
             for run_id in run_ids:
-                lost = _of(run_id).where(PROCESSES.c.lost_at.is_(None))
-                connection.execute(lost.values(lost_at=now.isoformat()))
+                connection.execute(_of(run_id).where(PROCESSES.c.lost_at.is_(None)).values(lost_at=now.isoformat()))
 
     def forget(self, run_id: str) -> None:
         """Remove the record of a process that left nothing behind."""
@@ -185,9 +178,8 @@ def _watch_of(row: RowMapping) -> Watch:
 
 
 def _process_of(row: RowMapping, watch: Watch) -> Process:
-    identity = None
-    if row["pid"] is not None:
-        identity = Identity(row["host"], row["place"], row["pid"], row["started_ticks"])
+    known = {field: row[name] for name, field in _IDENTITY.items()}
+    identity = Identity(**known) if row["pid"] is not None else None
     return Process(
         row["run_id"],
         row["job"],
@@ -200,3 +192,35 @@ def _process_of(row: RowMapping, watch: Watch) -> Process:
         is_lost=row["lost_at"] is not None,
         watch=watch,
     )
+
+
+_LONGEST_GOODBYE = 5.0
+_PASSING = (TidemarkError, sa.exc.SQLAlchemyError, OSError)
+
+
+@contextmanager
+def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = BEAT_SECONDS) -> Iterator[None]:
+    """Record that a process works on the run during the block; raises LedgerUnavailableError where the first beat fails.
+
+    A process without a beat for a minute may be taken for dead, and its staged data swept. If it comes back, conflict detection
+    (resources/publishing.py) holds, and swept data fails it. A killed process's JVM ends with its standard input.
+    """
+    with closing(Database(url)) as database:
+        processes, who, stop = Processes(database), identity(), threading.Event()
+        begun_at = processes.begin(run_id, job, who, steps)
+
+        def beat() -> None:
+            while not stop.wait(seconds):
+                with suppress(*_PASSING):
+                    if not processes.beat(run_id):
+                        processes.begin(run_id, job, who, steps, begun_at)
+
+        thread = threading.Thread(target=beat, name=f"tidemark-heartbeat-{run_id[:8]}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(_LONGEST_GOODBYE)
+            with suppress(*_PASSING):
+                processes.end(run_id)

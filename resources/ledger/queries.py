@@ -80,14 +80,6 @@ class Queries(Part):
         nearer = max if is_before else min
         return {project: nearer(days) for project, days in found.items() if days}
 
-    def _batches_of(self, source: Source, object_keys: Sequence[str]) -> set[BatchKey]:
-        query = sa.select(DELIVERIES.c.project_id, DELIVERIES.c.arrival_date).where(DELIVERIES.c.source == source.value)
-        return {
-            BatchKey(source, project, day)
-            for part in in_parts(object_keys)
-            for project, day in self._rows(query.where(DELIVERIES.c.object_key.in_(part)))
-        }
-
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> dict[BatchKey, dict[date, BatchDay]]:

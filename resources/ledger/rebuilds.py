@@ -53,8 +53,7 @@ class Rebuilds(Part):
 
     def get(self, number: int) -> RebuildRecord:
         """Return the rebuild of this number; raises UsageError where there is none."""
-        rebuild = self.find(number)
-        if rebuild is None:
+        if (rebuild := self.find(number)) is None:
             raise UsageError(f"rebuild {number}", "is not on record", "`tidemark rebuild show` lists them")
         return rebuild
 
@@ -66,8 +65,7 @@ class Rebuilds(Part):
     def begin(self, asked: RebuildRecord) -> RebuildRecord:
         """Record it with a number, or return the open one of the same slices; raises UsageError as `open_like` does."""
         with self._write() as connection:
-            same = _open_like(connection, asked)
-            if same is not None:
+            if (same := _open_like(connection, asked)) is not None:
                 return same
             started = replace(asked, started_at=_now())
             insert = REBUILDS.insert().values(row_of(started, "number")).returning(REBUILDS.c.number)
@@ -155,11 +153,9 @@ def _open_like(connection: Connection, asked: RebuildRecord) -> RebuildRecord | 
         elif other.overlaps(asked):
             shared = ", ".join(name for name in asked.tables if name in other.tables)
             days = f"{max(asked.first, other.first)} to {min(asked.last, other.last)}"
-            raise UsageError(
-                f"rebuild of {shared} {days}",
-                f"rebuild {other.number} is open for these days ({other.reason})",
-                f"Answer it first: tidemark rebuild swap {other.number}, or tidemark rebuild abandon {other.number}",
-            )
+            reason = f"rebuild {other.number} is open for these days ({other.reason})"
+            hint = f"Answer it first: tidemark rebuild swap {other.number}, or tidemark rebuild abandon {other.number}"
+            raise UsageError(f"rebuild of {shared} {days}", reason, hint)
     return same
 
 
@@ -225,10 +221,10 @@ class Recoveries(Part):
     def open(self, projects: Sequence[str]) -> list[OpenClaim]:
         """Return open claims by project and hour; a recovery that died after writing its marker leaves one too."""
         c = RECOVERIES.c
-        query = sa.select(c.project_id, c.arrival_date, c.hour, c.begun_at).where(
-            c.project_id.in_(projects), c.ended_at.is_(None)
+        query = sa.select(c.project_id, c.arrival_date, c.hour, c.begun_at).order_by(
+            c.project_id, c.arrival_date, c.hour
         )
-        rows = self._rows(query.order_by(c.project_id, c.arrival_date, c.hour))
+        rows = self._rows(query.where(c.project_id.in_(projects), c.ended_at.is_(None)))
         return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
 
     def brought(self, project_id: str, first: date, last: date, since: str) -> dict[str, int]:
@@ -288,8 +284,5 @@ class Strays(Part):
         are_theirs = (STRAYS.c.source == source.value, STRAYS.c.project_id.in_(projects))
         with self._write() as connection:
             connection.execute(STRAYS.delete().where(*are_theirs))
-            upsert(
-                connection,
-                STRAYS,
-                [{"object_key": key, "seen_at": _now(), **columns_of(batch)} for key, batch in present.items()],
-            )
+            rows = [{"object_key": key, "seen_at": _now(), **columns_of(batch)} for key, batch in present.items()]
+            upsert(connection, STRAYS, rows)

@@ -180,7 +180,7 @@ GOLDEN_TOTALS = _table(
 GOLDEN_FAULTS = _table("golden_faults", _number("id"), *_columns("!source !origin !reason fix recorded_at"))
 
 
-_CROSS_DAY, _JUDGED_BY, _WAITS_FOR, _DELIVERED = "rivals", "code", "waits for", "delivered"
+_BESIDE = _CROSS_DAY, _JUDGED_BY, _WAITS_FOR, _DELIVERED = "rivals", "code", "waits for", "delivered"
 """Keys of a stored state beside upstream days, which have the form `table:day`."""
 
 
@@ -188,9 +188,8 @@ def input_state_of(stored: Mapping[str, str] | None) -> InputState | None:
     """Parse a stored input state; None where there is none or it cannot be parsed."""
     if stored is None:
         return None
-    beside = (_CROSS_DAY, _JUDGED_BY, _WAITS_FOR, _DELIVERED)
     try:
-        upstream = {_input_day(name): Digest.parse(text) for name, text in stored.items() if name not in beside}
+        upstream = {_input_day(name): Digest.parse(text) for name, text in stored.items() if name not in _BESIDE}
     except ValueError:
         return None
     return InputState(upstream, stored.get(_CROSS_DAY), stored.get(_DELIVERED))
@@ -262,10 +261,7 @@ _FORMS: dict[Any, tuple[Callable[..., Any], ...]] = {
         lambda stored: tuple(map(Evaluation.from_json, stored or ())),
         lambda evaluations: [one.to_json() for one in evaluations],
     ),
-    tuple[tuple[str, int], ...]: (
-        lambda stored: tuple((stored or {}).items()),
-        lambda pairs: dict(pairs) or None,
-    ),
+    tuple[tuple[str, int], ...]: (lambda stored: tuple((stored or {}).items()), lambda pairs: dict(pairs) or None),
     tuple[str, ...]: (lambda stored: tuple(stored or ()), list),
     tuple[int, ...] | None: _optional(tuple, list),
     Mapping[str, float]: (lambda stored: stored or {}, _sorted),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from datetime import date
@@ -145,12 +145,16 @@ class Ledger(Queries):
         return self._write()
 
 
+def _is_within(batch: BatchKey, projects: Collection[str], first: date, last: date) -> bool:
+    return batch.project_id in projects and first <= batch.arrival_date <= last
+
+
 class PendingLedger(Ledger):
     """A ledger that answers as if pending changes were written; no other process sees them."""
 
     def __init__(self, under: Ledger) -> None:
         super().__init__(under._database, under.kept)
-        self._deliveries: dict[tuple[Source, str, bool], DeliveryRecord | None] = {}
+        self._deliveries: dict[tuple[Source, str, bool], tuple[BatchKey, DeliveryRecord | None]] = {}
         self._batches: dict[BatchKey, BatchRecord] = {}
         self._days_of_batches: dict[BatchKey, dict[date, BatchDay]] = {}
         self._slices: dict[tuple[str, Slice], SliceRecord] = {}
@@ -161,12 +165,11 @@ class PendingLedger(Ledger):
 
     def record(self, changes: Changes, run_id: str) -> None:
         """Add the run's changes to the pending ones."""
-        for batch, object_key in changes.forgotten_deliveries:
-            self._deliveries[batch.source, object_key, True] = None
-        for batch, object_key in changes.forgotten_refusals:
-            self._deliveries[batch.source, object_key, False] = None
-        for delivery in changes.deliveries:
-            self._deliveries[delivery.batch.source, delivery.object_key, delivery.is_accepted] = delivery
+        for forgotten, is_accepted in ((changes.forgotten_deliveries, True), (changes.forgotten_refusals, False)):
+            for batch, object_key in forgotten:
+                self._deliveries[batch.source, object_key, is_accepted] = batch, None
+        for one in changes.deliveries:
+            self._deliveries[one.batch.source, one.object_key, one.is_accepted] = one.batch, one
         for judged in changes.batches:
             self._batches[judged.key] = replace(judged, run_id=run_id)
         for key, days in changes.batch_days.items():
@@ -180,70 +183,48 @@ class PendingLedger(Ledger):
     ) -> dict[str, DeliveryRecord]:
         """As `Ledger.deliveries`, with the pending changes applied."""
         found = super().deliveries(source, projects, first, last, is_accepted=is_accepted)
-        for (of, object_key, accepted), record in self._deliveries.items():
-            if (of, accepted) != (source, is_accepted):
-                continue
-            if record is None:
+        for (of, object_key, accepted), (batch, record) in self._deliveries.items():
+            if (of, accepted) == (source, is_accepted) and _is_within(batch, projects, first, last):
                 found.pop(object_key, None)
-            elif record.batch.project_id in projects and first <= record.batch.arrival_date <= last:
-                found[object_key] = record
+                found |= {object_key: record} if record is not None else {}
         return found
 
     def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
         """As `Ledger.batches`, with the pending changes applied."""
-        own = {
-            key: record
-            for key, record in self._batches.items()
-            if key.project_id in projects and first <= key.arrival_date <= last
-        }
+        own = {key: record for key, record in self._batches.items() if _is_within(key, projects, first, last)}
         return super().batches(projects, first, last) | own
 
     def nearest_arrivals(
         self, bounds: Mapping[str, date], source: Source | None = None, *, is_before: bool = False
     ) -> dict[str, date]:
         """As `Ledger.nearest_arrivals`, with the pending changes applied."""
-        under = super().nearest_arrivals
+        under, sources = super().nearest_arrivals, [source] if source is not None else list(Source)
+        known = {batch for batch, record in self._deliveries.values() if record is not None}
+        known |= {key for key, record in self._batches.items() if record.deliveries > 0}
+        touched = {batch for batch, _ in self._deliveries.values()} | self._batches.keys()
+
+        def is_empty(project: str, day: date) -> bool:
+            batches = {BatchKey(of, project, day) for of in sources}
+            if batches.isdisjoint(touched) or not batches.isdisjoint(known):
+                return False
+            judged = self.batches([project], day, day)
+            return not any(
+                (key in judged and judged[key].deliveries)
+                or any(
+                    self.deliveries(key.source, [project], day, day, is_accepted=accepted) for accepted in (True, False)
+                )
+                for key in batches
+            )
+
         found = under(bounds, source, is_before=is_before)
-        gone = {
-            (key.project_id, key.arrival_date) for key in self._emptied(list(bounds)) if not self._is_held(key, source)
-        }
-        while passed := {project: day for project, day in found.items() if (project, day) in gone}:
+        while passed := {project: day for project, day in found.items() if is_empty(project, day)}:
             further = under(passed, source, is_before=is_before)
             found = {project: day for project, day in found.items() if project not in passed} | further
         nearer = max if is_before else min
-        for key in self._known():
-            bound = bounds.get(key.project_id)
-            if bound is None or source not in (None, key.source):
-                continue
-            if key.arrival_date < bound if is_before else key.arrival_date > bound:
-                found[key.project_id] = nearer(found.get(key.project_id, key.arrival_date), key.arrival_date)
+        for project, day in ((key.project_id, key.arrival_date) for key in known if key.source in sources):
+            if project in bounds and (day < bounds[project] if is_before else day > bounds[project]):
+                found[project] = nearer(found.get(project, day), day)
         return found
-
-    def _known(self) -> set[BatchKey]:
-        known = {record.batch for record in self._deliveries.values() if record is not None}
-        return known | {key for key, record in self._batches.items() if record.deliveries > 0}
-
-    def _is_held(self, batch: BatchKey, source: Source | None) -> bool:
-        places = [replace(batch, source=of) for of in ([source] if source is not None else Source)]
-        return any(map(self._is_delivered, places))
-
-    def _emptied(self, projects: Sequence[str]) -> set[BatchKey]:
-        emptied = {key for key, record in self._batches.items() if not record.deliveries and key.project_id in projects}
-        if emptied:
-            arrivals = [key.arrival_date for key in emptied]
-            under = super().batches(projects, min(arrivals), max(arrivals))
-            emptied = {key for key in emptied if key in under and under[key].deliveries}
-        for source in Source:
-            forgotten = [key for (of, key, _), record in self._deliveries.items() if of is source and record is None]
-            emptied |= {key for key in self._batches_of(source, forgotten) if key.project_id in projects}
-        return emptied
-
-    def _is_delivered(self, batch: BatchKey) -> bool:
-        place = ([batch.project_id], batch.arrival_date, batch.arrival_date)
-        judged = self.batches(*place).get(batch)
-        return (judged is not None and judged.deliveries > 0) or any(
-            self.deliveries(batch.source, *place, is_accepted=is_accepted) for is_accepted in (True, False)
-        )
 
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
@@ -251,11 +232,9 @@ class PendingLedger(Ledger):
         """As `Ledger.batch_days`, with the pending changes applied."""
         found = super().batch_days(source, projects, first, last)
         for key, days in self._days_of_batches.items():
-            if key.source is source and key.project_id in projects and first <= key.arrival_date <= last:
-                found.pop(key, None)
-                if days:
-                    found[key] = dict(days)
-        return found
+            if key.source is source and _is_within(key, projects, first, last):
+                found[key] = dict(days)
+        return {key: days for key, days in found.items() if days}
 
     def batch_days_of(
         self, source: Source, project_id: str, event_days: Sequence[date]

@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_LOOKS, Life, Process, Sight, Watch
-from resources.heartbeat import heartbeat
 from resources.ledger import processes as this_process
+from resources.ledger.processes import heartbeat
 from resources.ledger.schema import PROCESSES
 from resources.ledger.store import Ledger
 
