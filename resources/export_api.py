@@ -64,13 +64,12 @@ _ZIP = b"PK"
 _CURE_OF_URL = f"Check TIDEMARK_EXPORT_API_URL (projects in the EU: {_EU}), and proxies on the way"
 
 
+@dataclass(eq=False)
 class _PassingError(Exception):
     """The same request may succeed later."""
 
-    def __init__(self, reason: str, asked_seconds: float | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.asked_seconds = asked_seconds
+    reason: str
+    asked_seconds: float | None = None
 
 
 def _failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> TidemarkError | _PassingError:
@@ -226,14 +225,12 @@ class ExportApi:
                 # A download may take hours, so the time of the answer is that of its beginning.
                 answered_at = _answered_at(response)
                 self._receive(subject, response, file, received)
+        except httpx.TimeoutException as error:
+            raise _PassingError(f"the vendor did not answer in time ({type(error).__name__})") from error
+        except httpx.RemoteProtocolError as error:
+            raise _PassingError(f"the answer was cut off ({error})") from error
         except httpx.TransportError as error:
-            kind = type(error).__name__
-            reason = f"the vendor is out of reach ({error or kind})"
-            if isinstance(error, httpx.TimeoutException):
-                reason = f"the vendor did not answer in time ({kind})"
-            if isinstance(error, httpx.RemoteProtocolError):
-                reason = f"the answer was cut off ({error})"
-            raise _PassingError(reason) from error
+            raise _PassingError(f"the vendor is out of reach ({error or type(error).__name__})") from error
         except ForbiddenAddressError as error:
             reason = f"was not asked for: the API's name {error.reason}"
             raise ExportAnswerError(subject, reason, _CURE_OF_URL) from error

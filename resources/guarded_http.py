@@ -67,19 +67,13 @@ def guarded_client(
             try:
                 return httpx.Client(proxy=given, timeout=timeout, headers=headers, follow_redirects=False)
             except (ValueError, ImportError, httpx.InvalidURL):
-                # Its text holds the proxy's password.
-                raise _unusable_proxy(kind) from None
-    return httpx.Client(
-        transport=_Guarded(resolve, is_secret=is_secret), timeout=timeout, headers=headers, follow_redirects=False
-    )
-
-
-def _unusable_proxy(kind: str) -> SettingsError:
-    named = [name for name in os.environ if name.lower() == f"{kind}_proxy"]
-    hint = "Set it to http://host:port or https://host:port, or name the host that is asked in NO_PROXY"
-    return SettingsError(
-        min(named, default=f"{kind}_proxy", key=str.isupper), "names a proxy that cannot be used", hint
-    )
+                named = [name for name in os.environ if name.lower() == f"{kind}_proxy"]
+                hint = "Set it to http://host:port or https://host:port, or name the host that is asked in NO_PROXY"
+                subject = min(named, default=f"{kind}_proxy", key=str.isupper)
+                # Without the cause, whose text holds the proxy's password.
+                raise SettingsError(subject, "names a proxy that cannot be used", hint) from None
+    transport = _Guarded(resolve, is_secret=is_secret)
+    return httpx.Client(transport=transport, timeout=timeout, headers=headers, follow_redirects=False)
 
 
 class _Guarded(httpx.BaseTransport):
@@ -93,13 +87,8 @@ class _Guarded(httpx.BaseTransport):
         failure: httpx.TransportError | None = None
         for address in self._allowed(request)[:_MOST_ADDRESSES]:
             # Certificate and server name are those of the name (its Host header is set already).
-            told = httpx.Request(
-                request.method,
-                request.url.copy_with(host=address),
-                headers=request.headers,
-                stream=request.stream,
-                extensions={**request.extensions, "sni_hostname": request.url.host},
-            )
+            url, named = request.url.copy_with(host=address), request.extensions | {"sni_hostname": request.url.host}
+            told = httpx.Request(request.method, url, headers=request.headers, stream=request.stream, extensions=named)
             try:
                 return self._inner.handle_request(told)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:

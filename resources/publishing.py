@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
 
@@ -33,6 +33,7 @@ from resources.iceberg.slice_changes import (
     swap_pointers,
 )
 from resources.ledger.changes import Changes, decided_since, require_decisions, require_inputs, require_not_held
+from resources.ledger.rebuilds import SwapOfRebuild
 from resources.ledger.writing import LedgerWriting
 
 if TYPE_CHECKING:
@@ -40,16 +41,6 @@ if TYPE_CHECKING:
     from resources.iceberg.lakehouse import Lakehouse
     from resources.iceberg.slice_changes import SliceChanges
     from resources.ledger.store import Ledger
-
-
-class Alongside(Protocol):
-    """Further checks and writes of a publish, on the ledger's connection."""
-
-    def require(self, connection: Connection) -> None:
-        """Raise PublishConflictError where nothing may be published."""
-
-    def write(self, connection: Connection) -> None:
-        """Write, as late as the transaction allows; raises as `require` does."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,8 @@ class PublishRequest:
     """(table, slice) -> its required digest: published slices were built from it."""
     minds_holds: bool = True
     run: Mapping[str, Any] | None = None
-    alongside: Alongside | None = None
+    alongside: SwapOfRebuild | None = None
+    """Further checks and writes on the ledger's connection."""
 
     @property
     def together(self) -> PublishRequest:
@@ -98,8 +90,7 @@ def naming_published(
         }
 
     publications = [replace(record, pins=pinned(record.pins)) for record in step.publications]
-    own = published.get(table)
-    if own is None:
+    if (own := published.get(table)) is None:
         return replace(step, publications=publications)
     publications = [replace(one, snapshot_id=own.snapshot_id, parent_id=own.parent_id) for one in publications]
     head = None if step.head is None else (table, own.snapshot_id, own.parent_id)
@@ -129,7 +120,7 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
 
 
 def record_end(connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
-    """Write the end of a publish: cut, run and `alongside`; raises as `Alongside.write` does."""
+    """Write the end of a publish: cut, run and `alongside`, whose errors it raises."""
     ledger = LedgerWriting(connection)
     snapshots = ledger.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
     if request.run is not None:
@@ -292,27 +283,25 @@ class TableByTable(Publisher):
 class Promise(StrEnum):
     """A reader's guarantee while a run publishes, with the sentence that states it."""
 
-    sentence: str
-    ONE_TRANSACTION = "one transaction", "a load publishes all its tables and the ledger's rows in one transaction"
-    """Every table and the ledger change at the same moment, or none does."""
-    TABLES_TOGETHER = (
-        "tables together",
+    ONE_TRANSACTION = "one transaction"
+    TABLES_TOGETHER = "tables together"
+    TABLE_BY_TABLE = "table by table"
+
+    @property
+    def sentence(self) -> str:
+        """The promise in a sentence."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Promise.ONE_TRANSACTION: "a load publishes all its tables and the ledger's rows in one transaction",
+    Promise.TABLES_TOGETHER:
         "a load publishes all its tables in one commit of the REST catalog (TIDEMARK_CATALOG_TRANSACTIONS), and the"
         " ledger follows: after a kill in between, the next run records what the tables show",
-    )
-    """As above; the ledger follows, after a kill by the next run."""
-    TABLE_BY_TABLE = (
-        "table by table",
+    Promise.TABLE_BY_TABLE:
         "a load publishes table by table, because the ledger lies in another place than the catalog"
         " (TIDEMARK_LEDGER_URL): a reader may see refined ahead of its aggregates for a moment",
-    )
-    """Each table changes in one commit, the ledger follows; the next run finds a killed run's commits."""
-
-    def __new__(cls, value: str, sentence: str = "") -> Promise:
-        """Keep the sentence beside the value."""
-        member = str.__new__(cls, value)
-        member._value_, member.sentence = value, sentence
-        return member
+}  # fmt: skip
 
 
 def promise_of(settings: Settings) -> Promise:
@@ -326,4 +315,4 @@ def promise_of(settings: Settings) -> Promise:
 def publisher_of(settings: Settings, lakehouse: Lakehouse, ledger: Ledger) -> Publisher:
     """Return the publisher that keeps the deployment's promise."""
     publishers: Sequence[type[Publisher]] = (OneTransaction, TablesTogether, TableByTable)
-    return dict(zip(Promise, publishers, strict=True))[promise_of(settings)](lakehouse, ledger)
+    return publishers[list(Promise).index(promise_of(settings))](lakehouse, ledger)

@@ -25,6 +25,7 @@ from resources.landing.place import Listed
 
 if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource
+    from obstore import GetOptions
     from obstore.store import ClientConfig
 
 _RETRIES_END = timedelta(seconds=60)
@@ -35,6 +36,10 @@ _READ_TIMEOUT = timedelta(seconds=60)
 _REQUEST_TIMEOUT = timedelta(minutes=10)
 """For a whole object; a stalled connection ends at the read timeout."""
 _STEP_BYTES = 4 * 1024**2
+_VARIABLES = {
+    "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "region_name": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}
 _TAKEN = (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT)
 
 
@@ -68,9 +73,9 @@ class Bucket:
             shared = {setting.name for setting in fields(cls)} - {"bucket", "prefix"}
             named = {name: getattr(resolved, name) for name in shared}
         # The driver reads these and pickles them for workers, which have another environment and find their own credentials.
-        endpoint = named.pop("endpoint_url", None) or _environ_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-        region = named.pop("region_name", None) or _environ_of("AWS_REGION", "AWS_DEFAULT_REGION")
-        return cls(bucket, prefix.strip("/"), endpoint_url=endpoint, region_name=region, **named)
+        for name, variables in _VARIABLES.items():
+            named[name] = named.get(name) or next(filter(None, map(os.environ.get, variables)), None)
+        return cls(bucket, prefix.strip("/"), **named)
 
     @property
     def url(self) -> str:
@@ -99,10 +104,7 @@ class Bucket:
                 "virtual_hosted_style_request": False,
             },
             client_options=_http_options()
-            | {
-                "allow_http": endpoint.startswith("http://"),
-                "allow_invalid_certificates": self.verify is False,
-            },
+            | {"allow_http": endpoint.startswith("http://"), "allow_invalid_certificates": self.verify is False},
             retry_config={"max_retries": self.max_attempts - 1, "retry_timeout": _RETRIES_END},
         )
 
@@ -113,17 +115,14 @@ class Bucket:
         asked = {"Bucket": self.bucket, "Prefix": f"{root}{folder}/", "StartAfter": f"{root}{after}"}
         for page in pages.paginate(**asked):
             for item in page.get("Contents", ()):
-                yield Listed(
-                    item["Key"].removeprefix(root), item["ETag"], item["Size"], uploaded_at=item["LastModified"]
-                )
+                key = item["Key"].removeprefix(root)
+                yield Listed(key, item["ETag"], item["Size"], uploaded_at=item["LastModified"])
 
     def read(self, store: S3Store, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
         """Read with obstore; a large object is streamed to a file."""
-        if is_glance:
-            first = obstore.get(store, key, options={"if_match": etag, "range": (0, 1)})
-            return io.BytesIO(first.bytes().to_bytes())
-        response = obstore.get(store, key, options={"if_match": etag})
-        if response.meta["size"] <= IN_MEMORY_BYTES:
+        wanted: GetOptions = {"if_match": etag, "range": (0, 1)} if is_glance else {"if_match": etag}
+        response = obstore.get(store, key, options=wanted)
+        if is_glance or response.meta["size"] <= IN_MEMORY_BYTES:
             return io.BytesIO(response.bytes().to_bytes())
         content = a_spool_on_disk()
         try:
@@ -185,10 +184,6 @@ class Bucket:
             verify=self.verify,
             config=Config(retries={"total_max_attempts": self.max_attempts, "mode": "standard"}),
         )
-
-
-def _environ_of(*names: str) -> str | None:
-    return next((value for name in names if (value := os.environ.get(name))), None)
 
 
 def _http_options() -> ClientConfig:

@@ -92,14 +92,20 @@ class LandingStore:
         A bucket lists only the keys of these days and one page before a project's first day; a folder is listed completely.
         `asked_for`: the days that loads ever request; deliveries outside of them are strays, the first and last of many.
         """
-        deliveries: list[Delivery] = []
-        markers: list[Marker] = []
-        odd_objects: list[UnrecognizedObject] = []
-        met: dict[str, set[date]] = {}
-        strays: list[Delivery] = []
-        for project_id, listed in self._listed_of_each(source, projects, first_day, last_day, asked_for):
+        deliveries, markers, strays = list[Delivery](), list[Marker](), list[Delivery]()
+        odd_objects, met = list[UnrecognizedObject](), dict[str, set[date]]()
+
+        def listed(project_id: str) -> Iterable[Listed]:
+            with landing_errors(self.url):
+                return self._listed(source, project_id, first_day, last_day, asked_for)
+
+        if is_at_once := self._place.is_ordered and len(projects) > 1:
+            with landing_errors(self.url):
+                self._opened()
+        found = each_at_once(listed, projects) if is_at_once else ((one, listed(one)) for one in projects)
+        for project_id, entries in found:
             failpoint(Failpoint.DURING_LISTING, f"{source.value}/{project_id}")
-            for entry in listed:
+            for entry in entries:
                 if entry.oddity:
                     odd_objects.append(UnrecognizedObject(entry.key, entry.kind, entry.oddity))
                     continue
@@ -117,14 +123,13 @@ class LandingStore:
                 if isinstance(parsed, Marker):
                     markers.append(parsed)
                 elif self._place.is_ordered and entry.size_bytes == 0 and self._is_folder_placeholder(entry.key):
-                    odd_objects.append(
-                        UnrecognizedObject(f"{entry.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder")
-                    )
+                    odd = UnrecognizedObject(f"{entry.key}/", Oddity.UNKNOWN_NAME, "a folder's placeholder")
+                    odd_objects.append(odd)
                 else:
                     deliveries.append(parsed)
         days = {project: frozenset(arrivals) for project, arrivals in met.items()}
-        odd = tuple(sorted(odd_objects))
-        return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
+        of_kind = (tuple(sorted(deliveries)), tuple(sorted(markers)), tuple(sorted(odd_objects)))
+        return Listing(*of_kind, days, ends_of(strays))
 
     def list_folder(self, folder: str, first: str = "", last: str = "\U0010ffff") -> Sequence[Listed]:
         """Return the objects below a folder of landing between two keys, sorted; empty without a folder. Raises as `list` does.
@@ -196,25 +201,6 @@ class LandingStore:
             self._place.require()
             self._store, self._store_pid = self._place.open(), os.getpid()
         return self._store
-
-    def _listed_of_each(
-        self,
-        source: Source,
-        projects: Sequence[str],
-        first_day: date,
-        last_day: date,
-        asked_for: tuple[date, date] | None,
-    ) -> Iterable[tuple[str, Iterable[Listed]]]:
-
-        def listed(project_id: str) -> Iterable[Listed]:
-            with landing_errors(self.url):
-                return self._listed(source, project_id, first_day, last_day, asked_for)
-
-        if not self._place.is_ordered or len(projects) < 2:
-            return ((project_id, listed(project_id)) for project_id in projects)
-        with landing_errors(self.url):
-            self._opened()
-        return each_at_once(listed, projects)
 
     def _listed(
         self, source: Source, project_id: str, first_day: date, last_day: date, asked_for: tuple[date, date] | None

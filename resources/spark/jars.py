@@ -66,10 +66,8 @@ def _download(url: str, path: Path, sha256: str) -> None:
         try:
             found = _fetched(url, path.name, part)
             if found != sha256:
-                reason = (
-                    f"{masked(url)} sent something else than the pinned jar (sha256 {found[:12]}…, not {sha256[:12]}…)"
-                )
-                raise JarError(path.name, reason, _HINT)
+                sums = f"sha256 {found[:12]}…, not {sha256[:12]}…"
+                raise JarError(path.name, f"{masked(url)} sent something else than the pinned jar ({sums})", _HINT)
             sync(part)
             part.replace(path)
         finally:
@@ -101,10 +99,9 @@ def _fetched(url: str, name: str, part: Path) -> str:
 
 def _received(url: str, name: str, part: Path) -> str:
     digest, done = hashlib.sha256(), 0
+    as_it_is = {"accept-encoding": "identity"}
     with (
-        httpx.stream(
-            "GET", url, timeout=_TIMEOUT, follow_redirects=True, headers={"accept-encoding": "identity"}
-        ) as answer,
+        httpx.stream("GET", url, timeout=_TIMEOUT, follow_redirects=True, headers=as_it_is) as answer,
         part.open("wb") as file,
     ):
         status = answer.status_code
