@@ -14,8 +14,7 @@ from pathlib import Path
 
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.drill.sandbox import VictimError
-from tests.support.fault_lake import FIRST, SECOND, Lake, State, Story, a_lake
-from tests.support.fault_loads import Loaded
+from tests.support.fault_lake import FIRST, SECOND, Lake, Loaded, State, Story, a_lake
 from tests.support.outside_faults import FAULTS, OutsideFault, Promise
 
 _HEADINGS = ("fault", "where", "outcome", "old state intact", "next run converges")

@@ -24,10 +24,11 @@ from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.tables.registry import ASSET_TABLES, SOURCE_OF_TABLE
 from resources.publishing import Promise
 from tests.support.builders import PROJECT, LandingFolder
+from tests.support.hands import Hand
 from tests.support.random_exports import DAYS, Vendor
 from tests.support.reader import Seen, a_reader
 from tests.support.writer import MANY_LOADS
-from tests.two_writers import OF_DATABASES, Hand, all_hands, databases, places, promise_named
+from tests.two_writers import OF_DATABASES, all_hands, databases, places, promise_named
 
 _DAYS = DAYS[:5]
 _TABLES = tuple(table.key for table in ASSET_TABLES)
@@ -123,7 +124,7 @@ def read_beside_publishes(
         }  # fmt: skip
         order = functools.partial(_ordered, hand, settings, rng)
         order("load")
-        with a_reader(settings) as beside:
+        with a_reader(settings) as ask:
             undone: str | None = None
             while account.publishes.total() < publishes and time.monotonic() < started + 60 * minutes:
                 turn = account.publishes.total() + 1
@@ -138,7 +139,7 @@ def read_beside_publishes(
                     source, day = getattr(landing, kind.replace(" ", "_"))()
                     published = order("load", first=str(day), last=str(day), tables=_tables_of(source))
                 account.publishes[kind] += bool(published)
-                account.seen = beside.ask()
+                account.seen = ask()
                 tell(f"{catalog} {promise} {account.publishes.total()}/{publishes}: {account.seen}")
     account.seconds = time.monotonic() - started
     return account
@@ -151,8 +152,7 @@ def _tables_of(source: Source) -> list[str]:
 def _ordered(hand: Hand, settings: dict[str, Any], rng: random.Random, do: str, **order: Any) -> int:
     span = {"first": str(_DAYS[0]), "last": str(_DAYS[-1])}
     whole = {**span, "tables": list(_TABLES), "seed": rng.random(), "pause": 0.0}
-    hand.order(settings=settings, do=do, **{**whole, **order})
-    answer = hand.answer()
+    answer = hand.ask({"settings": settings, "do": do, **whole, **order})
     assert "error" not in answer, answer
     return int(answer["published"])
 

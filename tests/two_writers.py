@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -23,11 +20,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from resources.publishing import Promise
 from tests.support.builders import PROJECT, LandingFolder
+from tests.support.hands import Hand
 from tests.support.postgres import a_postgres
 from tests.support.random_exports import DAYS, KINDS, WINDOW, Files, Vendor, change, first_exports
 from tests.support.writer import MANY_LOADS, TABLES
@@ -41,44 +39,6 @@ _CHECKED_EVERY = 3
 _LONGEST_PAUSE = 0.6
 _DERIVED = TABLES[2:]
 _KINDS = ("overlapping", "overlapping", "disjoint", "same source", "three at once", "compaction", "rollback")
-
-
-class Hand:
-    def __init__(self, *options: str, **variables: str) -> None:
-        """Start it with support/writer.py's options and variables; it answers once its session is up."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.writer", *options], cwd=PROJECT_ROOT, env=environment | variables,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
-        )  # fmt: skip
-
-    def order(self, **order: Any) -> None:
-        """Send an order without waiting."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            # A Java stack trace has hundreds of frames; the first and the causes matter.
-            told = [line for line in self._errors.read().splitlines() if not line.startswith("\t")]
-            raise AssertionError("a writer's process died:\n" + "\n".join(told)[-4000:])
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        with self._process, self._errors:
-            pass
 
 
 @dataclass
@@ -138,12 +98,12 @@ class Meeting:
 @contextmanager
 def all_hands(writers: int = WRITERS, *options: str, **variables: str) -> Iterator[list[Hand]]:
     """Two or three writers; their sessions serve one lake after the other, each under its own catalog name."""
-    hands = [Hand(*options, **variables) for _ in range(writers)]
-    try:
-        yield hands
-    finally:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+    with ExitStack() as stack:
+        hands = [Hand("tests.support.writer", *options, environment=inherited | variables) for _ in range(writers)]
         for hand in hands:
-            hand.end()
+            stack.callback(hand.close)
+        yield hands
 
 
 def run_rounds(
@@ -222,7 +182,7 @@ def _round(meeting: Meeting, hands: Sequence[Hand], rng: random.Random, turn: in
         do = "compact" if kind == "compaction" else "roll_back"
         orders.append({"do": do, "table": rng.choice((TABLES[0], *_DERIVED)), "wait": rng.random() * 4})
     for hand, order in zip(hands, orders, strict=False):
-        hand.order(settings=meeting.settings, **order)
+        hand.order({"settings": meeting.settings, **order})
     for hand, order in zip(hands, orders, strict=False):
         _take(meeting.account, hand.answer(), order)
     meeting.account.rounds[kind] += 1
@@ -247,8 +207,8 @@ def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
     account, hand = meeting.account, hands[0]
 
     def look() -> dict[str, Any]:
-        hand.order(do="look", settings=meeting.settings)
-        return hand.answer()
+        found: dict[str, Any] = hand.ask({"do": "look", "settings": meeting.settings})
+        return found
 
     before = look()
     account.stale += len(before["stale"])
@@ -256,8 +216,7 @@ def _check(meeting: Meeting, hands: Sequence[Hand]) -> None:
     account.findings += [f"{one}: head known, files are not" for one in before["unknown"]]
     account.findings += [f"history {one}" for one in before["chains"]]
     calm = {"first": str(DAYS[0]), "last": str(DAYS[-1]), "seed": account.checks, "pause": 0.0}
-    hand.order(do="load", settings=meeting.settings, tables=list(TABLES), **calm)
-    answer = hand.answer()
+    answer = hand.ask({"do": "load", "settings": meeting.settings, "tables": list(TABLES), **calm})
     assert "error" not in answer, answer
     after = look()
     account.lost += after["lost"]

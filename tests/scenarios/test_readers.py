@@ -30,7 +30,7 @@ from resources.publishing import Promise, promise_of
 from tests.scenarios.test_rebuild import start
 from tests.support.builders import events_on
 from tests.support.points import OF_TABLE_BY_TABLE
-from tests.support.reader import Beside, Seen, a_reader
+from tests.support.reader import Seen, a_reader
 from tests.support.shell import Done, OfPipeline
 
 DAY = date(2026, 2, 2)
@@ -202,10 +202,6 @@ _PUBLISHING = {
 }
 
 
-def _ask(beside: Beside) -> None:
-    beside.ask()
-
-
 def _seen_beside_a_publish(pipeline: Callable[..., Any], **settings: Any) -> tuple[Promise, Seen]:
     """A late fact, a correction and a recovered hour in one load, which waits at each publish step for a reader."""
     p = pipeline(**settings)
@@ -217,14 +213,14 @@ def _seen_beside_a_publish(pipeline: Callable[..., Any], **settings: Any) -> tup
     p.deliver(DAY, events_on(DAY, 11))
     p.deliver(next_day, events_on(DAY, 12, prefix="late"), hour=20)
     p.deliver(next_day, events_on(next_day, 11, prefix="recovered"), hour=21, source=Source.BACKFILL)
-    with a_reader(p.settings.model_dump()) as beside:
-        failpoints.watch(lambda point, _: _ask(beside) if point in _PUBLISHING else None)
+    with a_reader(p.settings.model_dump()) as ask:
+        failpoints.watch(lambda point, _: ask() if point in _PUBLISHING else None)
         try:
             p.reports(DAY, next_day)
         finally:
             failpoints.watch()
         assert p.count("refined/events") == 11 + 10 + 12 + 11
-        return promise_of(p.settings), beside.ask()
+        return promise_of(p.settings), ask()
 
 
 @pytest.mark.slow

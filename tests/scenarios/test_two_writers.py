@@ -15,8 +15,9 @@ from resources import failpoints
 from resources.failpoints import Failpoint
 from tests.support.attached import gateway_variables
 from tests.support.builders import PROJECT, events_on
+from tests.support.hands import Hand
 from tests.support.reference import require_known
-from tests.two_writers import Hand, all_hands, page_of, run_rounds
+from tests.two_writers import all_hands, page_of, run_rounds
 
 pytestmark = pytest.mark.slow
 ROUNDS = {"sqlite": 3, "postgresql": 2}

@@ -1,31 +1,29 @@
-"""The shell's commands one after the other in one process, which imports once."""
+"""The shell's commands one after the other in one process, which imports once: an order is a list of words."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from tests.support.attached import attach, is_attached
+from tests.support.hands import serve
 
 
-def main() -> None:
-    """Word lists on standard input, one a line, answers on the old standard output; all else goes to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+def _begin() -> Callable[[Sequence[str]], dict[str, Any]]:
     if is_attached():
         attach()
-    for line in sys.stdin:
-        done = CliRunner().invoke(app, json.loads(line))
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        told = {"code": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
-        answers.write(json.dumps(told) + "\n")
-        answers.flush()
+    return _run
+
+
+def _run(words: Sequence[str]) -> dict[str, Any]:
+    done = CliRunner().invoke(app, words)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return {"code": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
 
 
 if __name__ == "__main__":
-    main()
+    serve(_begin)

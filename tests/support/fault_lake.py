@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum, auto
@@ -17,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import sqlalchemy as sa
+from pyiceberg.table import StaticTable
 
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.drill.sandbox import Victim, a_victim, as_environment
+from pipeline_assets.tables.registry import ALL_TABLES
 from tests.support.builders import PROJECT, a_body, events_on
-from tests.support.fault_loads import CalmProcess, Loaded, said_in, tried_again, words_of_load
-from tests.support.fault_reader import digests
 from tests.support.faulty_proxy import Faults, a_faulty_proxy
 from tests.support.faulty_wire import Wire, a_faulty_wire
+from tests.support.hands import Hand
 from tests.support.postgres import Server, a_postgres
 from tests.support.s3 import BUCKET, a_working_server
 from tests.support.small_spark import SMALL
@@ -38,6 +42,10 @@ _SPARE_MEGABYTES = 2
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 _IMPATIENT = {"spark.sql.catalog.lake.s3.retry.num-retries": "3", "spark.sql.catalog.lake.s3.retry.min-wait-ms": "200"}
 """Java's S3 client would retry each request for most of a minute."""
+_NO_FAILURE = re.compile(r"\d\d:\d\d:\d\d |day  |\d{4}-\d\d-\d\d  |  details: ")
+"""Lines of progress, of the table of days, and of the log's place."""
+_FIX = "  fix: "
+_TRIED_AGAIN = "SELECT count(*) FROM event_logs WHERE dagster_event_type = 'STEP_RESTARTED'"
 _TIME = re.compile(rb'("(?:timestamp-ms|last-updated-ms)"\s*:\s*)(\d+)')
 
 
@@ -49,6 +57,15 @@ class Story(StrEnum):
     """Files that take several requests to write."""
     FOLDER = auto()
     """The same, on a disk of its own instead of the bucket."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    code: int
+    said: tuple[str, ...]
+    """Its output without progress and the table of days."""
+    tried_again: int
+    """How often the whole load restarted within the run."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,7 @@ class Lake:
     unmet: Callable[[], list[str]] = list
     """Requests that were to fail and were never made."""
     _story: Story | None = None
-    _calm: CalmProcess | None = None
+    _calm: Hand | None = None
     _timely: dict[str, bytes] = field(default_factory=dict)
     """Metadata files as of a right clock."""
     _mounted: list[Path] = field(default_factory=list)
@@ -161,7 +178,7 @@ class Lake:
 
     def _end_calm(self) -> None:
         if self._calm is not None:
-            self._calm.end()
+            self._calm.close()
             self._calm = None
 
     def _empty(self, story: Story) -> None:
@@ -205,8 +222,12 @@ class Lake:
     def load_calmly(self, first: date = FIRST, last: date = SECOND) -> Loaded:
         """A load without faults in a process that stays, because starting one takes most of the time."""
         if self._calm is None:
-            self._calm = CalmProcess(self.folder / "calm_home", self._variables(self.folder / "calm_home"))
-        return self._calm.load(first, last)
+            home = self.folder / "calm_home"
+            home.mkdir(exist_ok=True)
+            self._calm = Hand("tests.support.commands", environment=self._variables(home))
+        start = self._calm.place()
+        answer = self._calm.ask(words_of_load(first, last))
+        return Loaded(answer["code"], said_in(self._calm.said(start)) + said_in(answer["stderr"]), 0)
 
     def ended(self, victim: Victim) -> Loaded:
         code = victim.wait_until_it_ends()
@@ -214,26 +235,18 @@ class Lake:
 
     def _variables(self, home: Path) -> dict[str, str]:
         settings = Settings(
-            landing_url=f"s3://{BUCKET}/exports",
+            landing_url=f"s3://{BUCKET}/exports", projects=(PROJECT,), calendar_start=date(2026, 1, 1),
             warehouse_url=f"s3://{BUCKET}/warehouse" if self.warehouse is None else str(self.warehouse),
             catalog_url=self._database_url(self.wire.port if self.is_by_wire else self.server.port),
-            projects=(PROJECT,),
-            calendar_start=date(2026, 1, 1),
-            spark_master="local[2]",
-            spark_driver_memory="1g",
-            spark_config=SMALL | _IMPATIENT | self.spark,
+            spark_master="local[2]", spark_driver_memory="1g", spark_config=SMALL | _IMPATIENT | self.spark,
             # Faults strike Spark's workers too.
             local_bytes=0,
-        )
+        )  # fmt: skip
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEMARK_", "AWS_"))}
         told = {
-            **_KEYS,
-            "AWS_ENDPOINT_URL_S3": self.proxy_url,
-            "NO_PROXY": "127.0.0.1,localhost",
-            "DAGSTER_HOME": str(home),
-            "DAGSTER_DISABLE_TELEMETRY": "1",
-            "PYTHONPATH": str(PROJECT_ROOT),
-        }
+            **_KEYS, "AWS_ENDPOINT_URL_S3": self.proxy_url, "NO_PROXY": "127.0.0.1,localhost", "DAGSTER_HOME": str(home),
+            "DAGSTER_DISABLE_TELEMETRY": "1", "PYTHONPATH": str(PROJECT_ROOT),
+        }  # fmt: skip
         return {**inherited, **as_environment(settings), **told, **self.environment}
 
     def _database_url(self, port: int) -> str:
@@ -249,6 +262,66 @@ def _an_hour_later(time: re.Match[bytes]) -> bytes:
 
 def _mount(folder: Path, options: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True, capture_output=True)
+
+
+def words_of_load(first: date, last: date) -> list[str]:
+    return ["load", "--source", "regular", "--from", str(first), "--to", str(last)]
+
+
+def said_in(log: str) -> tuple[str, ...]:
+    """Lines of failures; the next line's remedy belongs to the sentence."""
+    said: list[str] = []
+    for line in log.splitlines():
+        if said and line.startswith(_FIX):
+            said[-1] = f"{said[-1]}. {line.removeprefix(_FIX)}"
+        elif line.strip() and not _NO_FAILURE.match(line):
+            said.append(line.rstrip())
+    return tuple(said)
+
+
+def tried_again(home: Path) -> int:
+    """How often the runs in this Dagster home restarted their load."""
+    count = 0
+    for path in home.glob("history/runs/*.db"):
+        with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.OperationalError):
+            count += connection.execute(_TRIED_AGAIN).fetchone()[0]
+    return count
+
+
+def digests(database_url: str, s3_url: str) -> dict[str, str]:
+    """Table and slice -> digest of its rows, by PyIceberg and the catalog's pointers; and the ledger's digests."""
+    engine = sa.create_engine(database_url.replace("postgresql:", "postgresql+psycopg2:"))
+    with engine.connect() as connection:
+        pointers, recorded = (
+            connection.execute(sa.text(f"SELECT {columns}")).all()
+            for columns in (
+                "table_namespace || '/' || table_name, metadata_location FROM iceberg_tables",
+                "table_name, event_date, project_id, digest FROM tidemark_slices",
+            )
+        )
+    engine.dispose()
+    columns = {table.key: [column.name for column in table.columns] for table in ALL_TABLES}
+    found = {
+        f"{name} {place}": digest
+        for name, location in pointers
+        if name in columns
+        for place, digest in _live(location, columns[name], s3_url).items()
+    }
+    return found | {f"ledger {name} {day} {project}": digest for name, day, project, digest in recorded}
+
+
+def _live(location: str, columns: Sequence[str], s3_url: str) -> dict[str, str]:
+    keys = {"s3.access-key-id": "test", "s3.secret-access-key": "test", "s3.region": "us-east-1"}
+    table = StaticTable.from_metadata(location, {"s3.endpoint": s3_url, **keys})
+    rows: dict[str, list[str]] = {}
+    for row in table.scan().to_arrow().to_pylist():
+        place = f"{row.get('event_date') or row.get('_arrival_date')} {row['project_id']}"
+        rows.setdefault(place, []).append(repr([row.get(name) for name in columns]))
+    return {place: f"{len(of)} rows {_hash(of)}" for place, of in rows.items()}
+
+
+def _hash(rows: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()[:16]
 
 
 @contextmanager

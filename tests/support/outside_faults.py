@@ -149,106 +149,60 @@ _OK, _SAYS = Promise.SUCCESS, Promise.SENTENCE
 _BUSY, _FOREVER = Fault.THROTTLED, None
 
 FAULTS: dict[str, OutsideFault] = {
-    "burst": OutsideFault(
-        "S3: 503 SlowDown, twice for each request", _EVERYWHERE, _OK,
-        _requests(*(_Rule(_BUSY, *of, times=2) for of in (_READ, _WRITTEN, _METADATA))),
-    ),
-    "throttled": OutsideFault(
-        "S3: 429 with Retry-After, once for each request", _EVERYWHERE, _OK,
-        _requests(*(_Rule(Fault.TOO_MANY, *of) for of in (_READ, _WRITTEN, _METADATA))),
-    ),
-    "forever-landing": OutsideFault(
-        "S3: 503 SlowDown, for ever", _LANDING, _SAYS, _requests(_Rule(_BUSY, *_READ, times=_FOREVER)),
-        says="landing is out of reach: SlowDown",
-    ),
-    "forever-staging": OutsideFault(
-        "S3: 503 SlowDown, for ever", _STAGING, _SAYS, _requests(_Rule(_BUSY, *_WRITTEN, times=_FOREVER)),
-        says="warehouse is out of reach: SlowDown",
-    ),
-    "forever-publishing": OutsideFault(
-        "S3: 503 SlowDown, for ever", _PUBLISHING, _SAYS, point="before_publish",
-        at_point=_requests(_Rule(_BUSY, *_METADATA, times=_FOREVER)), says="out of reach",
-    ),
-    "slow": OutsideFault(
-        f"S3: answers trickle in; one comes after {LATE_SECONDS:.0f} s, past the read timeout", f"{_LANDING}, {_STAGING}", _OK,
-        _requests(
-            _Rule(Fault.LATE, *_WRITTEN, is_once=True), _Rule(Fault.TRICKLE, *_READ), _Rule(Fault.TRICKLE, "GET", ".parquet")
-        ),
-    ),
-    "reset": OutsideFault(
-        "S3: reset in the middle of each object and upload, once, and of a file that is read", f"{_LANDING}, {_STAGING}", _OK,
-        _requests(
-            _Rule(Fault.RESET, *_READ),
-            _Rule(Fault.RESET, "GET", ".parquet", is_once=True),
-            _Rule(Fault.RESET_UPLOAD, *_WRITTEN),
-        ),
-    ),
-    "reset-each": OutsideFault(
-        "S3: reset in the middle of each file that is read", _STAGING, _SAYS,
-        _requests(_Rule(Fault.RESET, "GET", ".parquet", times=_FOREVER)), says="out of reach",
-    ),
-    "multipart": OutsideFault(
-        "S3: reset in the middle of each part of an upload, and no answer to its end, once", _STAGING, _OK,
+    "burst": OutsideFault("S3: 503 SlowDown, twice for each request", _EVERYWHERE, _OK,
+        _requests(*(_Rule(_BUSY, *of, times=2) for of in (_READ, _WRITTEN, _METADATA)))),
+    "throttled": OutsideFault("S3: 429 with Retry-After, once for each request", _EVERYWHERE, _OK,
+        _requests(*(_Rule(Fault.TOO_MANY, *of) for of in (_READ, _WRITTEN, _METADATA)))),
+    "forever-landing": OutsideFault("S3: 503 SlowDown, for ever", _LANDING, _SAYS,
+        _requests(_Rule(_BUSY, *_READ, times=_FOREVER)), says="landing is out of reach: SlowDown"),
+    "forever-staging": OutsideFault("S3: 503 SlowDown, for ever", _STAGING, _SAYS,
+        _requests(_Rule(_BUSY, *_WRITTEN, times=_FOREVER)), says="warehouse is out of reach: SlowDown"),
+    "forever-publishing": OutsideFault("S3: 503 SlowDown, for ever", _PUBLISHING, _SAYS, point="before_publish",
+        at_point=_requests(_Rule(_BUSY, *_METADATA, times=_FOREVER)), says="out of reach"),
+    "slow": OutsideFault(f"S3: answers trickle in; one comes after {LATE_SECONDS:.0f} s, past the read timeout",
+        f"{_LANDING}, {_STAGING}", _OK,
+        _requests(_Rule(Fault.LATE, *_WRITTEN, is_once=True), _Rule(Fault.TRICKLE, *_READ),
+            _Rule(Fault.TRICKLE, "GET", ".parquet"))),
+    "reset": OutsideFault("S3: reset in the middle of each object and upload, once, and of a file that is read",
+        f"{_LANDING}, {_STAGING}", _OK,
+        _requests(_Rule(Fault.RESET, *_READ), _Rule(Fault.RESET, "GET", ".parquet", is_once=True),
+            _Rule(Fault.RESET_UPLOAD, *_WRITTEN))),
+    "reset-each": OutsideFault("S3: reset in the middle of each file that is read", _STAGING, _SAYS,
+        _requests(_Rule(Fault.RESET, "GET", ".parquet", times=_FOREVER)), says="out of reach"),
+    "multipart": OutsideFault("S3: reset in the middle of each part of an upload, and no answer to its end, once",
+        _STAGING, _OK,
         _requests(_Rule(Fault.RESET_UPLOAD, "PUT", "partNumber="), _Rule(Fault.LOST_ANSWER, "POST", "uploadId=")),
-        story=Story.LARGE,
-    ),
-    "lost-metadata": OutsideFault(
-        "S3: the answer to each metadata file is lost, once", _PUBLISHING, _OK, point="before_publish",
-        at_point=_requests(_Rule(Fault.LOST_ANSWER, *_METADATA)),
-    ),
-    "unknown-key": OutsideFault(
-        "S3: 403 InvalidAccessKeyId, from the first object on", _LANDING, _SAYS,
-        _requests(_Rule(Fault.UNKNOWN_KEY, *_READ, times=_FOREVER)), says="InvalidAccessKeyId",
-    ),
-    "expired-staging": OutsideFault(
-        "S3: 400 ExpiredToken from the first table on", _STAGING, _SAYS, point="after_stage:raw/regular_events",
-        at_point=_all(Fault.EXPIRED), says="The provided token has expired",
-    ),
-    "expired-publishing": OutsideFault(
-        "S3: 400 ExpiredToken from before the publish on", _PUBLISHING, _SAYS, point="before_publish",
-        at_point=_all(Fault.EXPIRED), says="The provided token has expired",
-    ),
-    "postgres-before": OutsideFault(
-        f"PostgreSQL stopped, back after {_AWAY_SECONDS:.0f} s: before the transaction", _PUBLISHING, _OK,
-        point="before_publish", at_point=_restart,
-    ),
-    "postgres-in": OutsideFault(
-        f"PostgreSQL stopped, back after {_AWAY_SECONDS:.0f} s: in the transaction", _PUBLISHING, _OK,
-        point="in_transaction", at_point=_restart,
-    ),
-    "commit-lost": OutsideFault(
-        "PostgreSQL: the answer to COMMIT is lost", _PUBLISHING, _OK,
-        _wire(_COMMIT, Moment.BEFORE_ANSWER, after=_SWAP),
-    ),
-    "commit-cut": OutsideFault(
-        "PostgreSQL: cut before COMMIT arrives", _PUBLISHING, _OK, _wire(_COMMIT, Moment.BEFORE_STATEMENT, after=_SWAP)
-    ),
-    "catalog-lost": OutsideFault(
-        "PostgreSQL: the answer to a staged commit is lost", _STAGING, _OK, _wire(_SWAP, Moment.BEFORE_ANSWER)
-    ),
-    "postgres-gone": OutsideFault(
-        "PostgreSQL stopped in the transaction, not back", _PUBLISHING, _SAYS, point="in_transaction", at_point=_stop,
-        says="the ledger is out of reach",
-    ),
-    "ledger-start": OutsideFault(
-        "PostgreSQL: cut while the ledger is read at the start", _LEDGER, _SAYS,
-        _wire(b"FROM tidemark_", Moment.BEFORE_STATEMENT), says="the ledger is out of reach",
-    ),
-    "disk-warehouse": OutsideFault(
-        "disk of the warehouse full", _STAGING, _SAYS, Lake.fill_warehouse,
-        says="Make room for the warehouse", story=Story.FOLDER, lacks=_lacks_mount,
-    ),
-    "disk-spark": OutsideFault(
-        "disk of spark.local.dir full", _STAGING, _SAYS, _small_disk,
-        says="spark.local.dir", lacks=_lacks_mount,
-    ),
+        story=Story.LARGE),
+    "lost-metadata": OutsideFault("S3: the answer to each metadata file is lost, once", _PUBLISHING, _OK,
+        point="before_publish", at_point=_requests(_Rule(Fault.LOST_ANSWER, *_METADATA))),
+    "unknown-key": OutsideFault("S3: 403 InvalidAccessKeyId, from the first object on", _LANDING, _SAYS,
+        _requests(_Rule(Fault.UNKNOWN_KEY, *_READ, times=_FOREVER)), says="InvalidAccessKeyId"),
+    "expired-staging": OutsideFault("S3: 400 ExpiredToken from the first table on", _STAGING, _SAYS,
+        point="after_stage:raw/regular_events", at_point=_all(Fault.EXPIRED), says="The provided token has expired"),
+    "expired-publishing": OutsideFault("S3: 400 ExpiredToken from before the publish on", _PUBLISHING, _SAYS,
+        point="before_publish", at_point=_all(Fault.EXPIRED), says="The provided token has expired"),
+    "postgres-before": OutsideFault(f"PostgreSQL stopped, back after {_AWAY_SECONDS:.0f} s: before the transaction",
+        _PUBLISHING, _OK, point="before_publish", at_point=_restart),
+    "postgres-in": OutsideFault(f"PostgreSQL stopped, back after {_AWAY_SECONDS:.0f} s: in the transaction",
+        _PUBLISHING, _OK, point="in_transaction", at_point=_restart),
+    "commit-lost": OutsideFault("PostgreSQL: the answer to COMMIT is lost", _PUBLISHING, _OK,
+        _wire(_COMMIT, Moment.BEFORE_ANSWER, after=_SWAP)),
+    "commit-cut": OutsideFault("PostgreSQL: cut before COMMIT arrives", _PUBLISHING, _OK,
+        _wire(_COMMIT, Moment.BEFORE_STATEMENT, after=_SWAP)),
+    "catalog-lost": OutsideFault("PostgreSQL: the answer to a staged commit is lost", _STAGING, _OK,
+        _wire(_SWAP, Moment.BEFORE_ANSWER)),
+    "postgres-gone": OutsideFault("PostgreSQL stopped in the transaction, not back", _PUBLISHING, _SAYS,
+        point="in_transaction", at_point=_stop, says="the ledger is out of reach"),
+    "ledger-start": OutsideFault("PostgreSQL: cut while the ledger is read at the start", _LEDGER, _SAYS,
+        _wire(b"FROM tidemark_", Moment.BEFORE_STATEMENT), says="the ledger is out of reach"),
+    "disk-warehouse": OutsideFault("disk of the warehouse full", _STAGING, _SAYS, Lake.fill_warehouse,
+        says="Make room for the warehouse", story=Story.FOLDER, lacks=_lacks_mount),
+    "disk-spark": OutsideFault("disk of spark.local.dir full", _STAGING, _SAYS, _small_disk, says="spark.local.dir",
+        lacks=_lacks_mount),
     "worker": OutsideFault("Python workers killed in a task", _LANDING, _OK, _kill_workers),
-    "clock-between": OutsideFault(
-        "clock set back an hour before the load", _STAGING, _SAYS, Lake.set_clock_back, says="lies ahead of this machine's clock",
-    ),
-    "clock-during": OutsideFault(
-        "clock set back an hour during the load", _PUBLISHING, _SAYS, point="before_publish",
-        at_point=Lake.set_clock_back, says="lies ahead of this machine's clock",
-    ),
+    "clock-between": OutsideFault("clock set back an hour before the load", _STAGING, _SAYS, Lake.set_clock_back,
+        says="lies ahead of this machine's clock"),
+    "clock-during": OutsideFault("clock set back an hour during the load", _PUBLISHING, _SAYS, point="before_publish",
+        at_point=Lake.set_clock_back, says="lies ahead of this machine's clock"),
 }  # fmt: skip
 """Command-line name -> fault, in the table's order."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import select
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pipeline_assets.domain.settings import PROJECT_ROOT
 from tests.support.cuts import Cut, Cuts, cuts_of
+from tests.support.hands import Hand
 
 _PAUSE_SECONDS = 0.01
 _KEPT = 12
@@ -71,38 +70,18 @@ class Reader:
         return True
 
 
-class Beside:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        """Start it; it has taken its first cut."""
-        self._process = process
-
-    def ask(self) -> Seen:
-        """Request one more cut; return the account until then."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, "the reader's process died"
-        return Seen(**json.loads(line))
-
-
 @contextmanager
-def a_reader(settings: Mapping[str, Any]) -> Iterator[Beside]:
-    """A process that reads these settings' lake in a loop during the block."""
+def a_reader(settings: Mapping[str, Any]) -> Iterator[Callable[[], Seen]]:
+    """A process that reads these settings' lake in a loop; gives the request of one more cut and the account until then."""
     place = {name: settings.get(name) for name in ("catalog_url", "ledger_url", "catalog_name")}
     environment = {**os.environ, "PYICEBERG_MAX_WORKERS": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.support.reader", json.dumps(place)]
-    with subprocess.Popen(
-        command, cwd=PROJECT_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        beside = Beside(process)
-        try:
-            beside.ask()
-            yield beside
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
+    with closing(Hand(__name__, json.dumps(place), environment=environment)) as hand:
+
+        def ask() -> Seen:
+            return Seen(**hand.ask("a cut"))
+
+        ask()
+        yield ask
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from tests.support.attached import gateway_variables
 from tests.support.builders import PROJECT
+from tests.support.hands import Hand
 from tests.support.small_spark import SMALL
 
 Done = subprocess.CompletedProcess[str]
@@ -94,35 +95,14 @@ class OfPipeline(InThisProcess):
 class InOneProcess(Shell):
     """All commands in one process beside this one, on its JVM, with further tables."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._log = folder / "commands.log"
-
     @contextmanager
     def started(self) -> Iterator[None]:
         """Start it with the present environment; it ends with its use."""
-        with (
-            self._log.open("w") as log,
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.support.commands"],
-                env=self.environment | gateway_variables(),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            ) as self._process,
-        ):  # fmt: skip
+        environment = self.environment | gateway_variables()
+        with closing(Hand("tests.support.commands", environment=environment)) as self._hand:
             yield
-
-    @property
-    def said(self) -> str:
-        """The commands' progress, which goes to the terminal itself."""
-        return self._log.read_text("utf-8")
 
     def __call__(self, *words: str, **environment: str) -> Done:
         assert not environment
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(words) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, self.said[-4000:]
-        told = json.loads(answer)
+        told = self._hand.ask(words)
         return subprocess.CompletedProcess(words, told["code"], told["stdout"], told["stderr"])

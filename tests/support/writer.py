@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import time
@@ -35,6 +34,7 @@ from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
 from tests.support.attached import attach, is_attached
+from tests.support.hands import serve
 from tests.support.points import OF_TABLE_BY_TABLE
 from tests.support.reference import by_slice, raw_rows, refined_rows, winners
 from tests.support.small_spark import BOTH_COMPILERS, SMALL, small_session
@@ -204,19 +204,10 @@ def _event_counts(runtime: Runtime) -> Counter[Slice]:
     return counts
 
 
-def main() -> None:
-    answers = sys.stdout
-    # Output of Spark or a library must not be taken for an answer.
-    sys.stdout = sys.stderr
-    writer = Writer(
-        attach()
-        if is_attached()
-        else small_session("local[1]", "1g", **(BOTH_COMPILERS if MANY_LOADS in sys.argv else SMALL))
-    )
-    for line in sys.stdin:
-        answers.write(json.dumps(writer(json.loads(line))) + "\n")
-        answers.flush()
+def _begin() -> Writer:
+    small = BOTH_COMPILERS if MANY_LOADS in sys.argv else SMALL
+    return Writer(attach() if is_attached() else small_session("local[1]", "1g", **small))
 
 
 if __name__ == "__main__":
-    main()
+    serve(_begin)

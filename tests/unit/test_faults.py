@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.faults import Row
-from tests.support.fault_loads import Loaded
+from tests.support.fault_lake import Loaded
 from tests.support.outside_faults import FAULTS, OutsideFault, Promise
 
 _SAYS = OutsideFault("no answer", "publishing", Promise.SENTENCE, says="out of reach")
