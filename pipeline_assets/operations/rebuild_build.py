@@ -399,8 +399,7 @@ def _tied(
     """Slice -> staying slices that share rows with it, over any number of others."""
     window, lakehouse = table.kind.exchange_days(runtime.settings), runtime.lakehouse
     changed = {key for key, one in green[table.key].items() if one.is_changed and key not in stuck}
-    head = lakehouse.branches.head(table, rebuild.branch) if window and changed else None
-    if head is None:
+    if not window or not changed:
         return {}
     beside = neighbourhood(rebuild.slices, window) - rebuild.slices
     days = {key.event_date for key in beside}
@@ -410,6 +409,9 @@ def _tied(
     edge = staying
     # Outwards from what stays: most rebuilds have no ties, and end after the first question.
     while candidates := (neighbourhood(edge, window) & changed) - asked:
+        head = lakehouse.branches.head(table, rebuild.branch)
+        if head is None:
+            return {}
         records = [green[table.key][key].record for key in sorted(candidates)]
         slices = [SlicePlan(one.key, Todo.REBUILD, one.input_state or InputState(), one, True) for one in records]
         pins = {name: lakehouse.head(table_by_key(name)) for name in table.upstream}
