@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import IO
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline_assets.domain.days import day_in
 from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart, records, subject_of, told
@@ -41,45 +37,26 @@ def folder_of_intervals(dimension: str) -> str:
 
 
 def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
-    """Yield all intervals of a history up to the day `as_of`; raises BadSnapshotError for the first fault or overlap.
+    """All intervals of a history up to the day `as_of`; raises BadSnapshotError for the first fault or overlap.
 
-    Adjacent equal intervals are joined, open and later ends cut to `as_of`. Reads `stored` (see `records`) twice; memory: 24
-    bytes per interval.
+    Adjacent equal intervals are joined, open and later ends cut to `as_of`. Holds all of them. Arguments: see `records`.
     """
-    # Two hashes and two days of each interval find the ids with overlapping or joinable intervals.
-    ids, values, starts, ends = array("q"), array("q"), array("i"), array("i")
-    for interval in _intervals(stored, part, max_line_bytes, as_of):
-        ids.append(hash(interval.id))
-        values.append(hash((interval.status, interval.attributes)))
-        starts.append(interval.active_start_date.toordinal())
-        ends.append(interval.active_end_date.toordinal())
-    if not ids:
-        raise BadSnapshotError(0, "holds no interval")
-    meeting = _meeting({"id": ids, "values": values, "start": starts, "end": ends})
     by_id: dict[str, list[Interval]] = {}
-    for interval in _intervals(stored, part, max_line_bytes, as_of):
-        if hash(interval.id) in meeting:
-            by_id.setdefault(interval.id, []).append(interval)
-        else:
-            yield interval
+    for line, fields in records(stored, part, REQUIRED, max_line_bytes):
+        key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED)
+        start, end = _day(line, START, fields[START]), _day(line, END, fields[END])
+        if start is None:
+            raise BadSnapshotError(line, f"{START} is empty")
+        if start > as_of:
+            raise BadSnapshotError(line, f"{START} {start} lies after {as_of}, the day that the delivery tells of")
+        if end is not None and end < start:
+            raise BadSnapshotError(line, f"{END} {end} lies before {START} {start}")
+        last = as_of if end is None else min(end, as_of)
+        by_id.setdefault(key, []).append(Interval(line, key, status, start, last, attributes, is_trimmed))
+    if not by_id:
+        raise BadSnapshotError(0, "holds no interval")
     for own in by_id.values():
         yield from _joined(sorted(own, key=lambda one: one.active_start_date))
-
-
-def _meeting(columns: Mapping[str, array[int]]) -> frozenset[int]:
-    spans = pa.table({name: _column(column) for name, column in columns.items()})
-    spans = spans.sort_by([("id", "ascending"), ("start", "ascending")])
-    later, former = spans.slice(1), spans.slice(0, len(spans) - 1)
-    overlaps = pc.less_equal(later["start"], former["end"])
-    follows = pc.equal(later["start"], pc.add(former["end"], 1))
-    is_one = pc.and_(follows, pc.equal(later["values"], former["values"]))
-    meets = pc.and_(pc.equal(later["id"], former["id"]), pc.or_(overlaps, is_one))
-    return frozenset(later["id"].filter(meets).to_pylist())
-
-
-def _column(values: array[int]) -> pa.Array:
-    kind = pa.int64() if values.typecode == "q" else pa.int32()
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
@@ -100,20 +77,6 @@ def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
         last = interval
     if last is not None:
         yield last
-
-
-def _intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
-    for line, fields in records(stored, part, REQUIRED, max_line_bytes):
-        key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED)
-        start, end = _day(line, START, fields[START]), _day(line, END, fields[END])
-        if start is None:
-            raise BadSnapshotError(line, f"{START} is empty")
-        if start > as_of:
-            raise BadSnapshotError(line, f"{START} {start} lies after {as_of}, the day that the delivery tells of")
-        if end is not None and end < start:
-            raise BadSnapshotError(line, f"{END} {end} lies before {START} {start}")
-        last = as_of if end is None else min(end, as_of)
-        yield Interval(line, key, status, start, last, attributes, is_trimmed)
 
 
 def _day(line: int, name: str, value: object) -> date | None:

@@ -7,16 +7,12 @@ import csv
 import io
 import json
 import re
-from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from math import isfinite
 from typing import IO, Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline_assets.domain.days import day_in
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
@@ -263,31 +259,16 @@ class SnapshotItem:
     is_trimmed: bool = False
 
 
-def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
-    """Yield a snapshot's items; raises BadSnapshotError, for duplicate ids only at the end. Arguments: see `records`."""
-    # An id whose hash occurs once is unique; eight bytes an id show which ids to compare.
-    hashes = array("q")
-    for item in _items(stored, part, max_line_bytes):
-        hashes.append(hash(item.id))
-        yield item
-    if not hashes:
-        raise BadSnapshotError(0, "holds no item")
-    values = pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
-    ordered = values.take(pc.array_sort_indices(values))
-    doubtful = frozenset(ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1])).to_pylist())
-    lines: dict[str, int] = {}
-    for item in _items(stored, part, max_line_bytes) if doubtful else ():
-        if hash(item.id) not in doubtful:
-            continue
-        if item.id in lines:
-            raise BadSnapshotError(item.line, f"the id {told(item.id)} is already on line {lines[item.id]}")
-        lines[item.id] = item.line
-
-
-def _items(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
+def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, _day: date) -> Iterator[SnapshotItem]:
+    """Yield a snapshot's items as they are read, holding their ids; raises BadSnapshotError. Arguments: see `records`."""
+    line_of: dict[str, int] = {}
     for line, fields in records(stored, part, REQUIRED, max_line_bytes):
         name = fields["name"]
         # A name that is no text refuses no snapshot.
         name = name if name is None or isinstance(name, str) else json.dumps(name, ensure_ascii=False)
         key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED, name)
+        if (first := line_of.setdefault(key, line)) != line:
+            raise BadSnapshotError(line, f"the id {told(key)} is already on line {first}")
         yield SnapshotItem(line, key, name, status, attributes, is_trimmed)
+    if not line_of:
+        raise BadSnapshotError(0, "holds no item")

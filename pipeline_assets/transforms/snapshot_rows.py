@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property
@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession, Window
 
 from pipeline_assets.domain.deliveries import NOT_READABLE, SnapshotDelivery
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
-from pipeline_assets.domain.machine import a_spool, naming_the_disk
+from pipeline_assets.domain.machine import naming_the_disk
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest
 from pipeline_assets.formats.interval_objects import read_intervals
-from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotItem, SnapshotPart, read_snapshot
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart, read_snapshot
 from pipeline_assets.transforms.data_files import arrow_schema
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.object_text import MOVED, ObjectReader, batch_of
@@ -48,11 +48,7 @@ class ObjectKind:
     """(open object, format, most bytes of a line, day) -> items with `fields`, `line`, `is_trimmed`; raises BadSnapshotError."""
 
 
-def _of_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, _day: date) -> Iterator[SnapshotItem]:
-    return read_snapshot(stored, part, max_line_bytes)
-
-
-SNAPSHOT = ObjectKind({"id": "string", "name": "string", "status": "string", "attributes": "string"}, _of_snapshot)
+SNAPSHOT = ObjectKind({"id": "string", "name": "string", "status": "string", "attributes": "string"}, read_snapshot)
 HISTORY = ObjectKind(
     {
         "id": "string",
@@ -88,7 +84,7 @@ def read_objects(
 
 @dataclass(frozen=True)
 class SnapshotWork:
-    """Reads objects in Spark's workers, one at a time; a spool file keeps items until the whole object proves valid."""
+    """Reads objects in Spark's workers, one at a time; an object's rows leave once all of it proves valid."""
 
     reader: ObjectReader
     kind: ObjectKind
@@ -112,31 +108,23 @@ class SnapshotWork:
 
     def _read(self, place: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         about = {"snapshot_date": place["day"], "_object_key": place["key"], "_object_etag": place["etag"]}
-        with a_spool() as spool:
-            summary = self._summary(place, spool)
-            if summary["problem"] is None:
-                spool.seek(0)
-                with pa.ipc.open_stream(spool) as items:
-                    for block in items:
-                        columns = dict(zip(block.schema.names, block.columns, strict=True))
-                        yield batch_of(self._schema, about, columns, block.num_rows)
-        yield pa.RecordBatch.from_pylist([about | summary], self._schema)
-
-    def _summary(self, place: Mapping[str, Any], spool: IO[bytes]) -> dict[str, Any]:
-        rows = trimmed = 0
+        names = {name: name for name in self.kind.fields} | {_LINE: "line"}
+        summary: dict[str, Any] = {"rows": 0, "trimmed": 0, "problem": None}
+        found, trimmed = [], 0
         try:
-            with pa.ipc.new_stream(spool, self._items) as blocks:
-                for block in self._blocks(place):
-                    blocks.write_batch(self._batch(block))
-                    rows += len(block)
-                    trimmed += sum(item.is_trimmed for item in block)
+            for block in self._blocks(place):
+                columns = {name: [getattr(item, of) for item in block] for name, of in names.items()}
+                found.append(batch_of(self._schema, about, columns, len(block)))
+                trimmed += sum(item.is_trimmed for item in block)
         except BadSnapshotError as error:
-            return _problem(BAD, str(error))
-        except ObjectMovedError as error:
-            return _problem(MOVED, error.reason)
-        except UnreadableObjectError as error:
-            return _problem(NOT_READABLE, error.reason)
-        return {"rows": rows, "trimmed": trimmed, "problem": None, "detail": None}
+            summary |= {"problem": BAD, "detail": recordable(str(error))}
+        except (ObjectMovedError, UnreadableObjectError) as error:
+            problem = MOVED if isinstance(error, ObjectMovedError) else NOT_READABLE
+            summary |= {"problem": problem, "detail": recordable(error.reason)}
+        else:
+            yield from found
+            summary |= {"rows": sum(batch.num_rows for batch in found), "trimmed": trimmed}
+        yield pa.RecordBatch.from_pylist([about | summary], self._schema)
 
     def _blocks(self, place: Mapping[str, Any]) -> Iterator[list[Any]]:
         # Only the listed version of an object is ever read.
@@ -157,22 +145,9 @@ class SnapshotWork:
         if block:
             yield block
 
-    def _batch(self, items: Sequence[Any]) -> pa.RecordBatch:
-        values = [[getattr(item, name) for item in items] for name in (*self.kind.fields, "line")]
-        columns = [pa.array(column, kind) for column, kind in zip(values, self._items.types, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._items)
-
     @cached_property
     def _schema(self) -> pa.Schema:
         return arrow_schema(self.columns)
-
-    @cached_property
-    def _items(self) -> pa.Schema:
-        return pa.schema([self._schema.field(name) for name in (*self.kind.fields, _LINE)])
-
-
-def _problem(problem: str, detail: str) -> dict[str, Any]:
-    return {"rows": 0, "trimmed": 0, "problem": problem, "detail": recordable(detail)}
 
 
 def intervals_of(snapshots: DataFrame) -> DataFrame:
