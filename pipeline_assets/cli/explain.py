@@ -23,8 +23,7 @@ from pipeline_assets.domain.requests import Explain
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection import explain as inspection
-from pipeline_assets.inspection.event_rows import MAX_QUARANTINED, MAX_ROWS
-from pipeline_assets.inspection.explain import Delivered, Event, Explanation, place, spelled
+from pipeline_assets.inspection.explain import MAX_QUARANTINED, MAX_ROWS, Delivered, Event, Explanation, place, spelled
 
 
 def explain(request: Explain) -> int:

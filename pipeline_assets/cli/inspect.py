@@ -29,8 +29,16 @@ from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.report import Table
 from pipeline_assets.domain.requests import Changes, Engines, Exclusions, History, Snapshots, Status
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
-from pipeline_assets.inspection.changes import ChangesSince, changes_since
-from pipeline_assets.inspection.cuts import Engine, cut_at, cut_of_run, newest_cut, reading_lines, tables_at_rest
+from pipeline_assets.inspection.changes import (
+    ChangesSince,
+    Engine,
+    changes_since,
+    cut_at,
+    cut_of_run,
+    newest_cut,
+    reading_lines,
+    tables_at_rest,
+)
 from pipeline_assets.inspection.questions import receiver_troubles
 from pipeline_assets.inspection.status import (
     NOT_LOADED,

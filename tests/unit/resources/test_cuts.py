@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.cuts import Engine, cut_at, cut_of_run, newest_cut, reading_lines
+from pipeline_assets.inspection.changes import Engine, cut_at, cut_of_run, newest_cut, reading_lines
 from resources.ledger.schema import CUTS, RUNS
 from resources.ledger.store import Ledger
 
