@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 
@@ -59,7 +59,7 @@ class Difference:
     evaluation: Evaluation
     is_bounded: bool
     """Whether change bounds apply; they do not for provisional days and small slices."""
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...] = ()
 
     @property
     def is_equal(self) -> bool:
@@ -225,18 +225,15 @@ def compare(
         contents = (builder.contents(own), builder.contents(proposal.rows))
         with kept(key_changes(*contents, proposal.published_near, proposal.proposed_near, near)) as changes:
             states = state_of(table, key, own), state_of(table, key, proposal.rows)
-            return _difference(settings, table, plan, states, changes, samples, is_settled=is_settled)
+            found = _difference(settings, table, plan, states, changes, is_settled)
+            if not samples:
+                return found
+            shown = samples_of(table, states[0].rows, states[1].rows, changes, found.keys, samples)
+            return replace(found, samples=tuple(shown))
 
 
 def _difference(
-    settings: Settings,
-    table: Table,
-    plan: SlicePlan,
-    states: tuple[State, State],
-    changes: DataFrame,
-    samples: int,
-    *,
-    is_settled: bool,
+    settings: Settings, table: Table, plan: SlicePlan, states: tuple[State, State], changes: DataFrame, is_settled: bool
 ) -> Difference:
     before, after, record = *states, plan.record
     if record is None and not before.figures["rows"] and not after.figures["rows"]:
@@ -274,7 +271,6 @@ def _difference(
         keys,
         evaluation,
         is_bounded(old, new, was_final=plan.was_final, settings=settings),
-        tuple(samples_of(table, before.rows, after.rows, changes, keys, samples)) if samples else (),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -124,18 +124,6 @@ def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
     return days, wait.reason if wait is not None else ""
 
 
-def without_items(
-    table: Table, origin: Origin | Obstacle, today: Settings, reason: str, choose: Callable[[Settings], Items]
-) -> list[Obstacle]:
-    """Why current inputs give no build, changed settings first; `choose`: the choice that other settings would make now."""
-    causes = [Obstacle(reason, _DELIVER)]
-    if isinstance(origin, Origin) and choose(origin.settings)[0]:
-        sides = ({name: getattr(side, name) for name in table.kind.chosen_by} for side in (origin.settings, today))
-        for name, (then, now) in reversed(differing(*sides).items()):
-            causes.insert(0, Obstacle(f"setting {name}: {then} -> {now}", _SET_BACK))
-    return causes
-
-
 def replay(
     runtime: Runtime, table: Table, publication: PublicationRecord, basis: ReplayBasis, samples: int = 0
 ) -> Replay:
@@ -207,7 +195,7 @@ class _Replay:
             differing_inputs = tuple(self._differing(origin, digests))
             done = replace(done, differing=differing_inputs, settings=self._settings(origin))
         if reason and not items:
-            return _because(done, without_items(self.table, origin, settings, reason, self._items))
+            return _because(done, [Obstacle(reason, _SET_BACK if done.settings else _DELIVER)])
         state = self._state(settings, where)
         today = self._published_today()
         wrong = list(of_published(self.recorded, today))

@@ -22,7 +22,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.staleness.finality import last_arrival
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import Summaries
+from resources.ledger.summaries import ArrivedOn, Summaries
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 _LEAST_SHOWN = 7
@@ -127,30 +127,17 @@ def read_window(
         of_projects.append(Percentiles(name, late, times, days, advise(late, tolerated)))
     known = deciding({one.project: one.late for one in of_projects}, tolerated)
     project, widest = max(known.items(), key=lambda pair: pair[1].days or 0, default=("", of_projects[0].advice))
-    return WindowReport(
-        source,
-        first,
-        last,
-        settings,
-        tuple(of_projects),
-        tuple(_reaches(ledger, settings, source, projects, (first, last), of_projects)),
-        out_of_reach(arrivals, settings),
-        widest.days if known else None,
-        f"{project}: {widest.reason}" if project else widest.reason,
-    )
+    arrived = summaries.arrived(source, projects, first, last)
+    reaches = tuple(_reaches(settings, len(projects), arrived, of_projects))
+    found = (source, first, last, settings, tuple(of_projects), reaches, out_of_reach(arrivals, settings))
+    reason = f"{project}: {widest.reason}" if project else widest.reason
+    return WindowReport(*found, widest.days if known else None, reason)
 
 
 def _reaches(
-    ledger: Ledger,
-    settings: Settings,
-    source: Source,
-    projects: Sequence[str],
-    days: tuple[date, date],
-    found: Sequence[Percentiles],
+    settings: Settings, projects: int, arrived: Sequence[ArrivedOn], found: Sequence[Percentiles]
 ) -> Iterator[Reach]:
-    late = found[0].late
-    arrived = ledger.summaries.arrived(source, projects, *days)
-    seen = max(1, len({one.day for one in arrived}))
+    late, seen = found[0].late, max(1, len({one.day for one in arrived}))
     objects, rows, size = (
         sum(getattr(one, name) for one in arrived) / seen for name in ("objects", "rows", "size_bytes")
     )
@@ -161,14 +148,7 @@ def _reaches(
     if most > max(shown - named):
         shown |= {day for day in _STEPS if day <= most} | {next((day for day in _STEPS if day >= most), most)}
     for window in sorted(shown):
-        yield Reach(
-            window,
-            late.caught_within(window),
-            late.missed_beyond(window) / max(1, late.arrival_days),
-            window + 1,
-            round(objects * (window + 1)),
-            (window + 1) * len(projects) * len(DERIVED),
-            round(rows * (window + 1)),
-            round(size * (window + 1)),
-            24 * window + settings.final_after_hours,
-        )
+        days = window + 1
+        caught = (late.caught_within(window), late.missed_beyond(window) / max(1, late.arrival_days))
+        cost = (round(objects * days), days * projects * len(DERIVED), round(rows * days), round(size * days))
+        yield Reach(window, *caught, days, *cost, 24 * window + settings.final_after_hours)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -14,7 +13,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.replay import Items, choose, derived_table, items_of, places, without_items
+from pipeline_assets.inspection.replay import Items, choose, derived_table, items_of, places
 from pipeline_assets.inspection.replay_result import (
     InputSlice,
     Keys,
@@ -190,7 +189,6 @@ ITEM_KEY, SNAPSHOT, VALIDITY = Slice(ITEM_DAY, "10001"), ITEM.snapshot.key, ITEM
 THREE_BEFORE = ITEM_DAY - timedelta(days=3)
 SOME = Digest(3, 1, 1)
 PREVIOUS = {"missing_snapshot": MissingSnapshot.PREVIOUS}
-_WITHIN_2, _WITHIN_3 = ({**PREVIOUS, "previous_snapshot_days": days} for days in (2, 3))
 
 
 def facts_of(*snapshots: date, events: Digest = SOME, verdict: Verdict = Verdict.PUBLISHED, **settings: Any) -> Facts:
@@ -238,28 +236,3 @@ def test_items_that_stand_are_chosen_and_a_day_without_events_needs_none() -> No
     assert chosen(facts_of(THREE_BEFORE, **PREVIOUS))[0] == (InputDay(SNAPSHOT, THREE_BEFORE),)
     assert chosen(facts_of(ITEM_DAY, verdict=Verdict.HELD)) == ((own,), f"{SNAPSHOT} {ITEM_DAY} is held")
     assert chosen(facts_of(events=EMPTY)) == ((), "")
-
-
-@pytest.mark.parametrize(
-    ("then", "today", "causes"),
-    [
-        (PREVIOUS, {}, ["setting missing_snapshot: previous -> wait", "none stands"]),
-        (_WITHIN_3, _WITHIN_2, ["setting previous_snapshot_days: 3 -> 2", "none stands"]),
-        (_WITHIN_2, {}, ["none stands"]),
-        ({}, {}, ["none stands"]),
-    ],
-)
-def test_a_setting_is_blamed_where_that_of_then_would_still_find_items(
-    then: Mapping[str, Any], today: Mapping[str, Any], causes: list[str]
-) -> None:
-    facts = facts_of(THREE_BEFORE, **today)
-    origin = Origin(InputState(), {}, facts_of(**then).settings, are_settings_known=True, is_same_code=True)
-
-    def choose(settings: Settings) -> Items:
-        return chosen(replace(facts, settings=settings))
-
-    found = without_items(ACTIVE_ITEM_EVENTS, origin, facts.settings, "none stands", choose)
-    assert [cause.reason for cause in found] == causes
-    assert all(cause.hint for cause in found)
-    unknown = without_items(ACTIVE_ITEM_EVENTS, Obstacle("lost", ""), facts.settings, "none stands", choose)
-    assert [cause.reason for cause in unknown] == ["none stands"]
