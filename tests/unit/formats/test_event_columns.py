@@ -46,7 +46,7 @@ def taken(lines: list[bytes], project: str = PROJECT, day: date = DAY) -> bool:
     return True
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(st.lists(st.lists(members(), max_size=4), min_size=1, max_size=3))
 @example([['"client_event_time":"0000-01-01 00:00:00.000000"']])
 @example([['"client_event_time":"1582-10-10 00:00:00.000000"']])
@@ -124,7 +124,7 @@ def test_usual_events_and_the_vendors_own_are_taken() -> None:
         assert taken(lines, str(json.loads(lines[0])["app"]), date(2030, 1, 1))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([*["good"] * 3, "bad", "blank", "extra", "long bag"]), max_size=60), st.booleans())
 def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_a_break: bool) -> None:
     """Every line ends as a row, a refused line or a blank, with its number and offset, in order."""

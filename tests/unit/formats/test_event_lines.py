@@ -441,7 +441,7 @@ def _agrees(line: bytes) -> bool:
     return fast is not None
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(st.lists(members(), max_size=5))
 @example(['"location_lat":1e-400'])
 @example(['"client_event_time":"2026-02-02 10:00:00.9999999"'])
@@ -454,7 +454,7 @@ def test_fast_and_lenient_agree_on_whatever_the_fast_one_takes(parts: list[str])
 _DAMAGE = [b'"', b"\\", b"\xff", b"{", b",", b"\\ud83d", b"1", b"null", b":"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_no_damage_to_a_line_stops_the_parser(data: st.DataObject) -> None:
     """Real lines with bytes changed, removed or doubled: an answer, never an exception, and the same either way."""
@@ -518,7 +518,7 @@ def _nearly_times(draw: st.DrawFn) -> str:
     return "".join(characters)
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(max_examples=1500)
 @given(_nearly_times())
 @example("2026-W05-1 10:00:00.123456")
 @example("2026-02-02 10:00:00.12345Z")

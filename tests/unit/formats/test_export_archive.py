@@ -37,9 +37,8 @@ def _read(body: bytes, max_member_bytes: int = 1 << 20, hours: HourRange = HOURS
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_every_member_is_found_by_hour_and_comes_out_byte_for_byte(compression: int) -> None:
     other = a_body(events_on(DAY, 3, prefix="o"))
-    body = zipped(
-        [(f"{PROJECT}/", b""), (_name(9, 4), other), (_name(9, 1), BODY), (_name(10), BODY)], compression=compression
-    )
+    members = [(f"{PROJECT}/", b""), (_name(9, 4), other), (_name(9, 1), BODY), (_name(10), BODY)]
+    body = zipped(members, compression=compression)
     archive = _read(body)
     assert {hour.hour: [one.shard for one in found] for hour, found in archive.members.items()} == {9: [1, 4], 10: [0]}
     first, second = archive.members[Hour(DAY, 9)]
@@ -92,8 +91,6 @@ def test_hours_that_were_not_asked_for_and_names_that_are_there_twice_are_refuse
     ("bad", "said"),
     [
         (BODY[:-1], "truncated_gzip"),
-        (BODY[: len(BODY) // 2], "truncated_gzip"),
-        (BODY[:-8] + b"\0\0\0\0" + BODY[-4:], "crc_error"),
         (b"", "empty_object"),
         (b"[1, 2]\n", "not_gzip"),
         (BODY + b"more", "trailing_garbage"),

@@ -9,7 +9,7 @@ import sys
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.deliveries import QuarantineReason as Reason
@@ -156,7 +156,6 @@ def test_a_bomb_and_an_endless_line_cost_a_worker_little_memory() -> None:
     assert int(mebibytes) < 160
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 def test_however_an_object_is_cut_into_members_it_says_the_same(parts: list[bytes]) -> None:
     assert decompress(b"".join(gzip.compress(part, mtime=0) for part in parts), BOUND) == b"".join(parts)

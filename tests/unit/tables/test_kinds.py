@@ -89,10 +89,8 @@ def test_inputs_are_of_the_days_that_the_kind_names_and_days_are_looked_at_as_fa
 
 def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: a check refuses the first of two days. Outcome: the second waits if the builder links them."""
-    plans = [
-        SlicePlan(Slice(day, PROJECT), Todo.REBUILD, InputState(), record(TOY.key, day), is_requested=True)
-        for day in (BEFORE, DAY)
-    ]
+    days = {day: Slice(day, PROJECT) for day in (BEFORE, DAY)}
+    plans = [SlicePlan(days[day], Todo.REBUILD, InputState(), record(TOY.key, day), is_requested=True) for day in days]
     runtime = Runtime(None, ledger, None, Settings(projects=(PROJECT,)))  # type: ignore[arg-type]
     request = LoadRequest((BEFORE, DAY), (PROJECT,), frozenset({TOY.key}), "run", NOW)
     plan = TablePlan(runtime, request, TOY, 1, {}, "run_0", plans, 0.0)
@@ -101,7 +99,7 @@ def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monke
         refused = Evaluation(REFUSABLE, day == DAY, None if day == DAY else "is bad")
         return Audit(Digest(99, 1, 1), {"events": 99}, {}, (refused,))
 
-    staged = StagedSlices(2, {Slice(day, PROJECT): audit(day) for day in (BEFORE, DAY)})
+    staged = StagedSlices(2, {key: audit(day) for day, key in days.items()})
     for builder, then in ((LinkedDays, Verdict.WAITING), (AggregateBuilder, Verdict.PUBLISHED)):
         monkeypatch.setitem(BUILDERS, TWO_DAYS, builder)
         judged = judge(plan, builder_of(plan.table), staged)
@@ -139,18 +137,13 @@ ASKED_ELSEWHERE = {
 AT_HOME = "pipeline_assets/tables/"
 
 
-def _declared(kinds: tuple[type, ...], *, as_types: bool) -> set[str]:
-    """Names in tables/ of these objects, or of their classes."""
-    names: set[str] = set()
-    for module in pkgutil.iter_modules(tables.__path__, "pipeline_assets.tables."):
-        for name, value in vars(importlib.import_module(module.name)).items():
-            if (isinstance(value, type) and issubclass(value, kinds)) if as_types else isinstance(value, kinds):
-                names.add(name)
-    return names
-
-
-OBJECTS = {*_declared((Table, TableKind), as_types=False), "RAW_TABLES"}
-CLASSES = _declared((Table, TableKind), as_types=True)
+DECLARED = {
+    name: value
+    for module in pkgutil.iter_modules(tables.__path__, "pipeline_assets.tables.")
+    for name, value in vars(importlib.import_module(module.name)).items()
+}
+OBJECTS = {"RAW_TABLES", *(name for name, value in DECLARED.items() if isinstance(value, Table | TableKind))}
+CLASSES = {name for name, value in DECLARED.items() if isinstance(value, type) and issubclass(value, Table | TableKind)}
 KEYS = {table.key for table in (*DERIVED, *ancestors(DERIVED[0]), QUARANTINE)}
 
 
@@ -184,36 +177,27 @@ def lines_that_test(source: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "is_test"),
     [
-        "if table == REFINED_EVENTS: pass",
-        "x = 1 if table.key != REFINED_EVENTS.key else 0",
-        'known = [table for table in tables if table.key == "refined/events"]',
-        "is_near = table.key in (REFINED_EVENTS.key, other)",
-        "names = table.key_columns if isinstance(table, AggregateTable) else ()",
-        "assert not isinstance(table.kind, (Refined, Aggregate))",
-        "if table.kind is AGGREGATE: pass",
-        'if table.kind.name == "refined": pass',
-        "if table in RAW_TABLES.values(): pass",
-        "match table.key:\n    case REFINED_EVENTS.key: pass",
-        "match table:\n    case AggregateTable(): pass",
+        ("if table == REFINED_EVENTS: pass", True),
+        ("x = 1 if table.key != REFINED_EVENTS.key else 0", True),
+        ('known = [table for table in tables if table.key == "refined/events"]', True),
+        ("is_near = table.key in (REFINED_EVENTS.key, other)", True),
+        ("names = table.key_columns if isinstance(table, AggregateTable) else ()", True),
+        ("assert not isinstance(table.kind, (Refined, Aggregate))", True),
+        ("if table.kind is AGGREGATE: pass", True),
+        ('if table.kind.name == "refined": pass', True),
+        ("if table in RAW_TABLES.values(): pass", True),
+        ("match table.key:\n    case REFINED_EVENTS.key: pass", True),
+        ("match table:\n    case AggregateTable(): pass", True),
+        ("rows = lakehouse.read(REFINED_EVENTS, pin)", False),
+        ("days = table.kind.input_days(name, day, settings)", False),
+        ("if RAW_TABLES[source].key not in request.tables: pass", False),
+        ("if table.key not in request.tables: pass", False),
     ],
 )
-def test_a_test_for_a_table_is_found(line: str) -> None:
-    assert lines_that_test(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "rows = lakehouse.read(REFINED_EVENTS, pin)",
-        "days = table.kind.input_days(name, day, settings)",
-        "if RAW_TABLES[source].key not in request.tables: pass",
-        "if table.key not in request.tables: pass",
-    ],
-)
-def test_a_use_of_a_table_is_none(line: str) -> None:
-    assert not lines_that_test(line)
+def test_a_test_for_a_table_is_found_and_a_use_of_one_is_none(line: str, is_test: bool) -> None:
+    assert bool(lines_that_test(line)) is is_test
 
 
 def test_no_module_tests_which_table_it_has_in_hand() -> None:

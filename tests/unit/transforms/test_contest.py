@@ -79,7 +79,7 @@ def table_of(rows: Sequence[RawRow]) -> pa.Table:
     return pa.Table.from_pylist(made, contest.SCHEMA)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ROWS, PRECEDENCES, st.integers(0, 3))
 @example([], [*Source], 2)
 def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[Source], window: int) -> None:

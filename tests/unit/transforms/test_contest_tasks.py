@@ -37,7 +37,7 @@ def _told(outcome: contest_tasks.Outcome) -> dict[str, Any]:
     return {"reasons": outcome.reasons, "losers": losers, "competing": outcome.competing}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(ROWS.filter(bool), st.integers(0, 3), st.integers(1, 3), st.integers(0, 3), st.integers(2, 6))
 def test_parts_have_the_outcome_of_the_whole(
     rows: list[RawRow], window: int, usual: int, hot: int, hot_rows: int
@@ -139,7 +139,7 @@ def _order(row: RawRow) -> tuple[object, ...]:
     return row.received_at, row.processed_at, row.source
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ROWS, st.integers(0, 3))
 def test_digests_are_those_of_all_pairs(rows: list[RawRow], window: int) -> None:
     found = contest_tasks.competing_sums(table_of(rows), _PRECEDENCE, window) if rows else {}
@@ -147,7 +147,7 @@ def test_digests_are_those_of_all_pairs(rows: list[RawRow], window: int) -> None
     assert all(is_tie(str(told)) == told.is_tied for told in found.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ROWS, st.integers(1, 3))
 def test_parts_add_up_where_equal_orders_stay_together(rows: list[RawRow], window: int) -> None:
     """Scenario: rows are divided by time; the best row of each key and day is a guest of both parts."""

@@ -124,7 +124,7 @@ def _expected(events: list[dict[str, Any]]) -> dict[str, Folded]:
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(EVENTS, st.integers(1, 3), st.integers(1, 4))
 def test_a_fold_counts_as_plain_python_does(events: list[dict[str, Any]], batches: int, shares: int) -> None:
     """Scenario: nulls, blanks, merged and look-alike ids, amounts of 22 digits; in batches or shares."""
@@ -158,7 +158,7 @@ def test_events_are_divided_about_evenly() -> None:
 PARTS = ["a", "ab", "ba", "é", "\\", "aba", "$a", "a.b", "[a]", "a\nb", "a b", "(?i)a", "a|b", "\\E", "\x00"]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.none() | st.sampled_from(PARTS) | st.text("ab\\é$.[]\n A|\x00", max_size=6), max_size=12),
     st.lists(st.sampled_from(PARTS), min_size=1, max_size=3),
@@ -213,7 +213,7 @@ def _tables(table: AggregateTable, folder: Path) -> dict[str, fold_tasks.FoldedT
 SALES = st.tuples(st.integers(-(10**30), 10**30), st.integers(0, 2**40), st.integers(0, 9))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(rows=st.dictionaries(st.tuples(st.none() | st.text(max_size=3)), SALES, min_size=1, max_size=6))
 def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) -> None:
     """Scenario: amounts of 30 digits, null and empty names. Outcome: the rows' digest and totals, by reference hashes."""
@@ -256,7 +256,7 @@ def test_files_of_a_task_that_fails_are_deleted(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(events=EVENTS, files=st.integers(1, 3), count=st.integers(1, 4))
 def test_a_slice_in_shares_is_the_slice_as_a_whole(
     tmp_path_factory: Any, events: list[dict[str, Any]], files: int, count: int

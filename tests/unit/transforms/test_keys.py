@@ -188,7 +188,7 @@ def _holding(*slices: Slice) -> Held:
     return dict.fromkeys(slices, ((7, 7),))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(_HELD, _HELD, _HELD, st.sets(_SLICES, max_size=4), st.integers(0, 3), st.integers(1, 5))
 # The key leaves the built day, and the other day is to gain it, has it, or gains nothing.
 @example(_holding(_ONE), {}, _holding(_ONE, _TWO), {_ONE}, 1, 1)
@@ -226,7 +226,7 @@ def _torn(then: Held, now: Held, chosen: set[Slice], window: int) -> Counter[Sli
     return +torn
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(_HELD, _HELD, st.sets(_SLICES, max_size=4), st.integers(0, 3), st.integers(1, 5))
 def test_a_rollback_of_some_days_doubles_and_loses_what_the_rule_says(
     then: Held, now: Held, chosen: set[Slice], window: int, ranges: int

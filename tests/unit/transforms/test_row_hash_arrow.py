@@ -38,7 +38,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 ROWS = st.lists(st.tuples(*(st.none() | _VALUES[kind] for kind in TYPES.values())), min_size=1, max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ROWS)
 @example([(None,) * len(TYPES)] * 3)
 @example(
@@ -59,7 +59,7 @@ def test_arrow_hashes_as_python_does(rows: list[tuple[Any, ...]]) -> None:
     assert list(zip(first.to_pylist(), second.to_pylist(), strict=True)) == expected[start:]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ROWS)
 def test_an_event_is_hashed_as_the_rule_says(rows: list[tuple[Any, ...]]) -> None:
     """Outcome: rows of one meaning share its hash, and differ in the other exactly if they differ anywhere."""
@@ -80,7 +80,7 @@ _IDS = st.none() | st.sampled_from(("", " ", "\u3000\u200b", "\x00", "i", "i ", 
 _KEYED = st.tuples(st.sampled_from("12"), st.none() | st.integers(0, 1), _IDS, _IDS, _IDS, st.integers(0, 1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(_KEYED, min_size=1))
 def test_keys_are_equal_where_those_of_the_rule_are(rows: list[tuple[Any, ...]]) -> None:
     """Scenario: ids of every kind, blank ones too, in two projects. Outcome: equal key hashes exactly for equal keys."""

@@ -87,7 +87,7 @@ def sketch_of(row: dict[str, Any]) -> LatenessSketch:
 _SPLITS = st.tuples(st.lists(raw_rows(), max_size=25), st.lists(st.integers(0, 25), max_size=4), st.randoms())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(_SPLITS)
 def test_sums_of_raw_are_those_of_its_rows_in_any_order_and_grouping(given_rows: tuple[Any, ...]) -> None:
     """Scenario: extreme hashes and times of three arrival days, in one file, and in two with other orders and batches.
@@ -110,7 +110,7 @@ def test_sums_of_raw_are_those_of_its_rows_in_any_order_and_grouping(given_rows:
     assert [part.lateness for part in together(two).values()] == [measured[day].lateness for day in together(two)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_SPLITS)
 def test_objects_are_counted_with_their_greatest_version(given_rows: tuple[Any, ...]) -> None:
     rows, cuts, _ = given_rows
@@ -208,7 +208,7 @@ def micros(rows: Sequence[dict[str, Any]], name: str) -> int | None:
     return (max(times) - datetime(1970, 1, 1, tzinfo=AT.tzinfo)) // timedelta(microseconds=1) if times else None
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(REFINED_ROWS, st.lists(st.integers(0, 25), max_size=3), st.randoms())
 def test_sums_of_refined_are_those_of_its_rows_in_any_order_and_grouping(
     rows: list[Any], cuts: list[int], random: Any
@@ -244,7 +244,7 @@ KEYS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(KEYS, st.integers(0, 3), st.integers(1, 7))
 def test_rows_that_share_a_key_are_found_exactly(
     rows: list[tuple[int, str, int, int]], window: int, ranges: int

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,6 +91,11 @@ def _refine(state: State, lost: Lost, held: Shelf | None, rows: int = 0) -> tupl
     return target, told
 
 
+def _held(*names: str, version: int = 0) -> Shelf:
+    """The slice of these objects, written whole."""
+    return _refine(dict.fromkeys(names, version), frozenset(), None)[0]
+
+
 def _task(raw: Mapping[str, Shelf], target: Shelf) -> Refining:
     return Refining(raw, {source: source for source in SOURCES}, event_hashes(), SMALL_FILES, target)
 
@@ -128,12 +132,11 @@ def _contents(name: str, version: int) -> list[dict[str, Any]]:
 
 
 def _raw_rows(state: State) -> list[RawRow]:
-    rows = []
-    for name, version in state.items():
-        for row in _contents(name, version):
-            place = (PROJECT, DAY, Source(name.split("/")[0]), name, row["_line_number"])
-            rows.append(RawRow(*place, (), None, row["uuid"], None, None, (row["_hash_a"], row["_hash_b"])))
-    return rows
+    return [
+        RawRow(PROJECT, DAY, Source(name.split("/")[0]), name, row["_line_number"], (), None, row["uuid"], None, None,
+               (row["_hash_a"], row["_hash_b"]))
+        for name, version in state.items() for row in _contents(name, version)
+    ]  # fmt: skip
 
 
 def _names(rows: list[dict[str, Any]]) -> set[Name]:
@@ -152,7 +155,7 @@ def _expected(held: set[Name], state: State, lost: Lost) -> set[Name]:
     return {shown([row for row in rows if row.content == content], held).name for content in wins}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(_STATE, _LOST, _STATE, _LOST)
 def test_the_difference_makes_the_same_slice(then: State, then_lost: Lost, now: State, now_lost: Lost) -> None:
     """Scenario: objects of both sources come, go and change, many with equal rows; losers change. Outcome: kept and new
@@ -184,47 +187,33 @@ def _content(row: dict[str, Any]) -> dict[str, Any]:
 
 def test_rows_that_are_held_twice_are_all_replaced() -> None:
     """Scenario: a file of the slice is copied. Outcome: every file goes, and the slice is written whole."""
-    held, _ = _refine({"regular/o0": 0, "regular/o1": 0}, frozenset(), None)
+    held = _held("regular/o0", "regular/o1")
     path = sorted(held.files)[0]
     held.files["data/copy.parquet"] = held.files[path]
-    whole, _ = _refine({"regular/o0": 0}, frozenset(), None)
-
     written, told = _refine({"regular/o0": 0}, frozenset(), held)
 
     assert sorted(told.gone[KEY]) == sorted(held.files)
     assert not told.keys
-    assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
+    assert _as_counted(rows_of(written)) == _as_counted(rows_of(_held("regular/o0")))
 
 
-def _without_rows(body: bytes) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(pq.read_table(io.BytesIO(body)).slice(0, 0), sink)
-    return sink.getvalue()
-
-
-@pytest.mark.parametrize("kind", ["without a place", "without rows"])
-def test_files_of_another_hand_break_nothing(kind: str) -> None:
+@pytest.mark.parametrize("is_empty", [False, True], ids=["without a place", "without rows"])
+def test_files_of_another_hand_break_nothing(is_empty: bool) -> None:
     """Scenario: a rewrite without lineage, or an empty file. Outcome: the slice gets its right content."""
-    held, _ = _refine({"regular/o0": 0}, frozenset(), None)
-    (path,) = held.files
-    nameless = rewritten(
-        held.files[path],
-        dict.fromkeys(("_object_key", "_line_number"), lambda rows, of: pa.nulls(rows.num_rows, of.type)),
-    )
-    body = nameless if kind == "without a place" else _without_rows(nameless)
-    whole, _ = _refine({"regular/o0": 1}, frozenset(), None)
+    ((path, body),) = _held("regular/o0").files.items()
+    nulls = dict.fromkeys(("_object_key", "_line_number"), lambda rows, of: pa.nulls(rows.num_rows, of.type))
+    body = rewritten(body, nulls, 0 if is_empty else LINES)
 
     written, told = _refine({"regular/o0": 1}, frozenset(), Shelf({path: body}, files={path: body}))
 
-    assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
-    assert list(told.gone[KEY]) == ([path] if kind == "without a place" else [])
+    assert _as_counted(rows_of(written)) == _as_counted(rows_of(_held("regular/o0", version=1)))
+    assert list(told.gone[KEY]) == ([] if is_empty else [path])
 
 
 def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
     """Scenario: a column changed under its hash; a load takes another row of that file. Outcome: the file is named."""
-    held, _ = _refine({"regular/o0": 0}, frozenset(), None)
-    (path,) = held.files
-    body = rewritten(held.files[path], {"language": lambda rows, _: pa.array(["xx"] * rows.num_rows)})
+    ((path, body),) = _held("regular/o0").files.items()
+    body = rewritten(body, {"language": lambda rows, _: pa.array(["xx"] * rows.num_rows)})
     raw = _raw({"regular/o0": 0})
     inputs = [Input("regular", sorted(raw["regular"].files), as_bytes(_table([("regular/o0", 3)])))]
 
@@ -236,9 +225,9 @@ def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
 def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
     """Scenario: more keys than the bound. Outcome: none is reported, and the rows are right; the driver asks the tables."""
     monkeypatch.setattr(refine_task, "_MOST_TOLD_KEYS", 5)
-    held, _ = _refine({"regular/o0": 0}, frozenset(), None)
     states: list[State] = [{"regular/o0": 0}, {"regular/o0": 0, "regular/o1": 0}, {"backfill/o2": 0}]
-    assert [KEY in _refine(state, frozenset(), held)[1].keys for state in states] == [True, False, False]
+    told = [_refine(state, frozenset(), _held("regular/o0"))[1] for state in states]
+    assert [KEY in one.keys for one in told] == [True, False, False]
 
 
 @dataclass
@@ -309,15 +298,12 @@ def test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows() -> 
 @pytest.mark.parametrize("place", ["raw", "refined"])
 def test_a_damaged_file_is_named_with_its_remedy(tmp_path: Path, damage: str, place: str) -> None:
     """Outcome: a cut, empty, missing or damaged file is named with reason and remedy; no new file stays."""
-    held, _ = _refine({"regular/o0": 0}, frozenset(), None)
-    raw = _raw({"regular/o0": 1})
-    for name, files in (("raw", raw["regular"].files), ("refined", held.files)):
-        for path, body in files.items():
-            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / path).write_bytes(body)
-    path = sorted((raw["regular"] if place == "raw" else held).files)[0]
-    broken = tmp_path / place / path
-    body = broken.read_bytes()
+    files = {"raw": _raw({"regular/o0": 1})["regular"].files, "refined": _held("regular/o0").files}
+    for name, path in ((name, path) for name, of_place in files.items() for path in of_place):
+        (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / path).write_bytes(files[name][path])
+    path = sorted(files[place])[0]
+    broken, body = tmp_path / place / path, files[place][path]
     if damage == "gone":
         broken.unlink()
     else:
@@ -329,7 +315,7 @@ def test_a_damaged_file_is_named_with_its_remedy(tmp_path: Path, damage: str, pl
     task = Refining(stores, {"regular": "regular"}, event_hashes(), SMALL_FILES, target)
 
     with pytest.raises(LakehouseError) as error:
-        task([SliceWork(KEY, [Input("regular", sorted(raw["regular"].files))], LINES, sorted(held.files))])
+        task([SliceWork(KEY, [Input("regular", sorted(files["raw"]))], LINES, sorted(files["refined"]))])
 
     assert error.value.subject == f"{tmp_path}/{place}/{path}"
     assert ("is gone from the warehouse" if damage == "gone" else "cannot be read: ") in error.value.reason

@@ -16,7 +16,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_assets.domain import machine
@@ -259,7 +259,6 @@ def assert_in_order(found: list[Row], given_rows: list[Row]) -> None:
         assert [row for row in found if row[:2] == key] == [row for row in given_rows if row[:2] == key]
 
 
-@settings(deadline=None)
 @given(_OBJECTS, st.sampled_from([1, 200, 1 << 20]), st.sampled_from([3, 1000]))
 def test_days_come_one_after_the_other_however_they_are_mixed(
     objects: list[tuple[str, list[int]]], held: int, many: int
