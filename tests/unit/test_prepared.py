@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.prepared import DATABASE, KeptFolder
 
 FILES = {"landing/10001/a": b"first", "landing/10001/b": b"second", "warehouse/t/data/p": b"rows"}
@@ -39,14 +40,6 @@ def _seen(folder: Path) -> dict[str, tuple[int, int, bytes] | None]:
     return {str(path.relative_to(folder)): files.get(path) for path in paths}
 
 
-def _write_over(folder: Path) -> None:
-    (folder / "landing/10001/a").write_bytes(b"another body")
-
-
-def _age(folder: Path) -> None:
-    os.utime(folder / "landing/10001/a", (1, 1))
-
-
 def _replace(folder: Path) -> None:
     (folder / "landing/10001/b").unlink()
     (folder / "landing/10001/b").write_bytes(b"second")
@@ -62,14 +55,16 @@ def _remove(folder: Path) -> None:
     (folder / "landing/empty").rmdir()
 
 
-@pytest.fixture
-def other_session(folder: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that stays open, like a JVM's."""
-    with closing(sqlite3.connect(folder / DATABASE)) as connection:
-        yield connection
+ACTS: dict[str, Callable[[Path], object]] = {
+    "write over": lambda folder: (folder / "landing/10001/a").write_bytes(b"another body"),
+    "age": lambda folder: os.utime(folder / "landing/10001/a", (1, 1)),
+    "replace": _replace,
+    "add": _add,
+    "remove": _remove,
+}
 
 
-@pytest.mark.parametrize("act", [_write_over, _age, _replace, _add, _remove])
+@cases("act", ACTS)
 def test_files_are_put_back(folder: Path, tmp_path: Path, act: Callable[[Path], None]) -> None:
     """Scenario: a test changes files, twice. Outcome: content, inode and time are restored each time."""
     before = _seen(folder)
@@ -81,14 +76,13 @@ def test_files_are_put_back(folder: Path, tmp_path: Path, act: Callable[[Path], 
         assert _seen(folder) == before
 
 
-def test_a_session_that_has_the_database_open_sees_it_put_back(
-    folder: Path, tmp_path: Path, other_session: sqlite3.Connection
-) -> None:
+def test_a_session_that_has_the_database_open_sees_it_put_back(folder: Path, tmp_path: Path) -> None:
     """Scenario: an open session writes rows and a table. Outcome: the same session finds the one row and no such table."""
     kept = KeptFolder(folder, tmp_path)
-    other_session.execute("INSERT INTO held VALUES (2)")
-    other_session.execute("CREATE TABLE made_since (value)")
-    other_session.commit()
-    kept.put_back()
-    assert other_session.execute("SELECT value FROM held").fetchall() == [(1,)]
-    assert other_session.execute("SELECT name FROM sqlite_master").fetchall() == [("held",)]
+    with closing(sqlite3.connect(folder / DATABASE)) as session:
+        session.execute("INSERT INTO held VALUES (2)")
+        session.execute("CREATE TABLE made_since (value)")
+        session.commit()
+        kept.put_back()
+        assert session.execute("SELECT value FROM held").fetchall() == [(1,)]
+        assert session.execute("SELECT name FROM sqlite_master").fetchall() == [("held",)]
