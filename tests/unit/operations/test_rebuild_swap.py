@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,8 +82,8 @@ class Story:
         self.ledger, self.steps, self.commit = ledger, list[Step](), self.publish
         self.swapped, self.restored, self.settle = list[str](), list[RollbackRequest](), lambda: None
         settings = Settings(projects=(PROJECT,), dedupe_window_days=0, publish_attempts=2)
-        self.runtime: Any = SimpleNamespace(ledger=ledger, settings=settings, log=lambda _: None, lakehouse=None)
-        self.runtime.lakehouse = SimpleNamespace(knows=lambda _: False)
+        lake = SimpleNamespace(knows=lambda _: False)
+        self.runtime: Any = SimpleNamespace(ledger=ledger, settings=settings, log=lambda _: None, lakehouse=lake)
         for module in (green, swap):
             patch.setattr(module, "catch_up", self._catch_up)
         patch.setattr(swap, "sync_ledger", lambda *_: self.settle())
@@ -147,20 +146,16 @@ class Story:
 
 
 @pytest.fixture
-def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
-    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    yield Story(ledger, monkeypatch)
-    ledger.close()
-
-
-def away() -> Sequence[RebuiltSlice]:
-    raise TransientError("s3", "is away", "Wait")
+def story(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Story:
+    return Story(ledger, monkeypatch)
 
 
 def lost(story: Story, *slices: RebuiltSlice) -> Step:
+    """A step that dies after it recorded these."""
+
     def step() -> Sequence[RebuiltSlice]:
         story.ledger.rebuilds.record(story.rebuild, slices)
-        return away()
+        raise TransientError("s3", "is away", "Wait")
 
     return step
 
@@ -304,8 +299,8 @@ def test_files_that_are_not_on_record_are_not_published(story: Story) -> None:
     story.reported(*going.values())
     staged = []
 
-    def change_of(table: Any, _: int, snapshot_id: int, changed: Any) -> Any:
-        staged.append((snapshot_id, changed))
+    def change_of(table: Any, *seen: Any) -> Any:
+        staged.append(seen[1:])
         return SimpleNamespace(table=table, files_by_slice=files)
 
     story.runtime.lakehouse = lakehouse(files, change_of)
@@ -335,12 +330,9 @@ def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story
     before, after, far = (Slice(DAY + timedelta(days=shift), PROJECT) for shift in (-1, 1, 2))
     raw, files = "raw/regular_events", SliceFiles(frozenset({"a"}), 1000)
     inputs = InputState({InputDay(raw, key.event_date): Digest(5, 5, 5) for key in (KEY, NEXT)})
-    going = {
-        key: made(1000, content, key=key, file_hash=files.file_hash, input_state=inputs)
-        for key, content in ((KEY, 1), (NEXT, 7))
-    }
-    below = made(3, 3, REVENUE, input_state=InputState({InputDay(REFINED, DAY): going[KEY].record.digest}))
-    below = replace(below, record=replace(below.record, file_hash=files.file_hash))
+    here = {"file_hash": files.file_hash}
+    going = {key: made(1000, n, key=key, input_state=inputs, **here) for key, n in ((KEY, 1), (NEXT, 7))}
+    below = made(3, 3, REVENUE, input_state=InputState({InputDay(REFINED, DAY): going[KEY].record.digest}), **here)
     story.reported(*going.values(), below, tables=(REFINED, REVENUE))
     story.ledger.record(Changes(slices=[replace(going[NEXT].record, input_state=None)]), "load")
     story.runtime.lakehouse = lakehouse(dict.fromkeys((KEY, NEXT), files))
@@ -351,9 +343,8 @@ def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story
         for name, of_table in story.ledger.rebuilds.slices(story.rebuild).items()
     ]
     asked = list[PublishRequest]()
-    publisher = SimpleNamespace(publish=asked.append)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(swap, "publisher_of", lambda *_: publisher)
+        patch.setattr(swap, "publisher_of", lambda *_: SimpleNamespace(publish=asked.append))
         story.really_publish(story.runtime, story.rebuild, swaps)
 
     (request,) = asked
@@ -390,12 +381,10 @@ def test_a_swap_that_died_over_its_branches_is_ended_by_the_same_again(story: St
     """Outcome: the repeated swap drops the branches and publishes nothing; a third one is refused."""
     story.reported(made(1000, 1))
     story.swap()
-    branches = {REFINED}
-    of_branches = SimpleNamespace(head=lambda table, _: 5 if table.key in branches else None)
-    story.runtime.lakehouse = SimpleNamespace(branches=of_branches)
+    story.runtime.lakehouse = lakehouse({})
     assert story.swap(run_id="swap-2").state is RebuildState.SWAPPED
     assert story.swapped == [f"{REFINED} {KEY}"]
-    branches.clear()
+    story.runtime.lakehouse.branches.head = lambda *_: None
     with pytest.raises(UsageError, match="rebuild 1: is swapped"):
         story.swap(run_id="swap-3")
 
@@ -406,7 +395,7 @@ def test_an_undo_goes_back_to_right_before_the_swaps_own_changes(story: Story) -
     story.reported(made(1000, 1), made(1000, 1, key=NEXT))
     story.commit = conflicts
     with suppress(TransientError):
-        story.swap(list, away)
+        story.swap(list, lost(story))
     changed = [(KEY, "load-1"), (KEY, "swap-1"), (NEXT, "swap-1"), (NEXT, "load-2"), (NEXT, "swap-2")]
     for number, (key, run_id) in enumerate(changed, 1):
         record = change(key, Digest(1000, number, number), run_id, snapshot_id=10 * number)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -88,6 +87,13 @@ class Place:
         for hour in hours:
             self.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
 
+    def exports_shards(self, *shards: tuple[int, int]) -> dict[str, bytes]:
+        """The vendor has these (hour, shard); returns their objects."""
+        bodies = {f"{PREFIX}/{PREFIX}_{DAY}_{hour}#{shard}.json.gz": _body(hour * 10 + shard) for hour, shard in shards}
+        for (hour, shard), body in zip(shards, bodies.values(), strict=True):
+            self.vendor.add(PROJECT, Hour(DAY, hour), body, shard)
+        return bodies
+
     def plan(self, hours: HourRange = WHOLE_DAY, *, now: datetime = NOW, **request: Any) -> RecoveryPlan:
         asked = RecoveryRequest(**{"projects": (PROJECT,), "hours": hours, **request})
         return plan_recovery(self.ledger, self.landing, self.settings, asked, now)
@@ -148,7 +154,7 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     with a_vendor(PROJECT, OTHER) as vendor:
         for name, value in vendor.environment().items():
             monkeypatch.setenv(name, value)
@@ -158,23 +164,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             landing_url=str(root), catalog_url=f"sqlite:///{tmp_path}/ledger.db", projects=(PROJECT, OTHER),
             export_min_free_bytes=0,
         )  # fmt: skip
-        with closing(Ledger(settings.ledger_database_url)) as ledger:
-            yield Place(root, vendor, settings, ledger)
+        yield Place(root, vendor, settings, ledger)
 
 
 def test_hours_come_with_their_objects_and_their_markers(place: Place) -> None:
     """Outcome: files are below the backfill prefix unchanged, every hour has a marker; a second recovery asks nothing."""
-    bodies = {(4, 0): _body(4), (4, 7): _body(40), (5, 0): _body(5)}
-    for (hour, shard), body in bodies.items():
-        place.vendor.add(PROJECT, Hour(DAY, hour), body, shard)
+    objects = place.exports_shards((4, 0), (4, 7), (5, 0))
     assert place.recover(_range(4, 6)) == {"4": "recovered", "5": "recovered", "6": "no data"}
-    objects = {f"{PREFIX}/{PREFIX}_{DAY}_{hour}#{shard}.json.gz": body for (hour, shard), body in bodies.items()}
     markers = {f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete": b"" for hour in (4, 5)}
     silent = f"{PREFIX}/{PREFIX}_{DAY}_6_complete"
     assert place.files().pop(silent).startswith(b"no data")
     assert {name: body for name, body in place.files().items() if name != silent} == objects | markers
-    sizes = [(2, len(bodies[4, 0]) + len(bodies[4, 7])), (1, len(bodies[5, 0])), (0, 0)]
-    assert [(one.objects, one.size_bytes) for one in place.settled] == sizes
+    first, second, third = map(len, objects.values())
+    assert [(one.objects, one.size_bytes) for one in place.settled] == [(2, first + second), (1, third), (0, 0)]
 
     asked, before = len(place.vendor.asked), place.files()
     assert place.recover(_range(4, 6)) == {"4": "already there", "5": "already there", "6": "no data"}
@@ -283,11 +285,9 @@ def test_a_clock_that_is_ahead_marks_nothing_as_empty(place: Place) -> None:
 
 def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any, tmp_path: Path) -> None:
     """Outcome: the missing object and the marker come once; the policy of recoveries allows exactly these requests."""
-    bodies = {shard: _body(40 + shard) for shard in (0, 1)}
-    for shard, body in bodies.items():
-        place.vendor.add(PROJECT, Hour(DAY, 4), body, shard)
-    keys = {shard: f"{PREFIX}/{PREFIX}_{DAY}_4#{shard}.json.gz" for shard in bodies}
-    bucket.put_object(Key=f"exports/{keys[0]}", Body=bodies[0])
+    bodies = {f"exports/{key}": body for key, body in place.exports_shards((4, 0), (4, 1)).items()}
+    (first, *_) = bodies
+    bucket.put_object(Key=first, Body=bodies[first])
     place.settings = place.settings.model_copy(update={"landing_url": f"s3://{bucket.name}/exports"})
     with recorded_requests(tmp_path) as requests:
         assert place.recover(_range(4, 4)) == {"4": "recovered"}
@@ -296,9 +296,7 @@ def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any, tmp_
     assert unneeded(policy("s3-recover"), asked) == []
     assert any("s3:PutObject" in one for one in refused(policy("s3-load"), asked))
     found = {item.key: item.get()["Body"].read() for item in bucket.objects.all()}
-    assert found == {f"exports/{keys[shard]}": body for shard, body in bodies.items()} | {
-        f"exports/{PREFIX}/{PREFIX}_{DAY}_4_complete": b""
-    }
+    assert found == bodies | {f"exports/{PREFIX}/{PREFIX}_{DAY}_4_complete": b""}
     assert place.recover(_range(4, 4)) == {"4": "already there"}
 
 
@@ -346,11 +344,8 @@ def test_what_concerns_a_project_leaves_the_others_alone(place: Place, answer: A
 
 def test_objects_that_are_there_are_compared_and_never_overwritten(place: Place) -> None:
     """Outcome: an object packed another way is left and its hour completed; other content is refused before any write."""
-    text = gzip.decompress(_body(4))
-    place.exports(4, 5)
-    for hour in (4, 5):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(11 * hour), 1)
-    same = place.deliver(4, gzip.compress(text, 1, mtime=5), Source.BACKFILL, shard=0)
+    first, *_ = place.exports_shards((4, 0), (4, 1), (5, 0), (5, 1)).values()
+    same = place.deliver(4, gzip.compress(gzip.decompress(first), 1, mtime=5), Source.BACKFILL, shard=0)
     other = place.deliver(5, _body(99), Source.BACKFILL, shard=1)
     before = place.files()
     assert place.recover(_range(4, 5)) == {"4": "recovered", "5": "not recovered"}
@@ -486,8 +481,7 @@ def _let_claims_grow_old(place: Place, hours: int) -> None:
 @pytest.mark.parametrize("armed", _KILLS)
 def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_on(place: Place, armed: str) -> None:
     """Outcome: no hour with a marker lacks an object; the next recovery completes and leaves nothing else."""
-    for hour, shard in ((4, 0), (5, 0), (5, 1), (6, 0)):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour * 10 + shard), shard)
+    objects = place.exports_shards((4, 0), (5, 0), (5, 1), (6, 0))
     environment = {
         **os.environ, "TIDEMARK_CRASH_AT": armed, "TIDEMARK_LANDING_URL": place.settings.landing_url,
         "TIDEMARK_CATALOG_URL": place.settings.catalog_url, "TIDEMARK_EXPORT_MIN_FREE_BYTES": "0",
@@ -495,9 +489,9 @@ def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_o
     program = [sys.executable, "-c", _PROGRAM]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    for hour, shards in place.vendor.objects[PROJECT].items():
-        stem = f"{PREFIX}/{PREFIX}_{DAY}_{hour.hour}"
-        assert not place.is_marked(hour.hour) or {f"{stem}#{shard}.json.gz" for shard in shards} <= place.files().keys()
+    for hour in (4, 5, 6):
+        own = {key for key in objects if key.startswith(f"{PREFIX}/{PREFIX}_{DAY}_{hour}#")}
+        assert not place.is_marked(hour) or own <= place.files().keys()
     assert f"{_KEY}_complete" not in place.files()
     is_half = f"{_KEY}#0.json.gz" in place.files()
     taken, _ = place.to_load()
@@ -515,19 +509,13 @@ def test_a_recovery_that_is_killed_leaves_no_marker_over_half_an_hour_and_goes_o
 
     fates = place.recover(_range(4, 6))
     assert set(fates.values()) <= {"recovered", "already there"}
-    expected = {
-        f"{PREFIX}/{PREFIX}_{DAY}_{hour.hour}#{shard}.json.gz": body
-        for hour, shards in place.vendor.objects[PROJECT].items()
-        for shard, body in shards.items()
-    }
-    assert place.files() == expected | {f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete": b"" for hour in (4, 5, 6)}
+    assert place.files() == objects | {f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete": b"" for hour in (4, 5, 6)}
 
 
 def test_no_load_takes_a_part_of_an_hour_that_is_being_recovered(place: Place) -> None:
     """Scenario: landing is listed between an hour's two objects, beside a hand-made hour; the recovery fails, then
     completes. Outcome: the hour waits, named with its command, until its marker is listed; the other hour is taken."""
-    for shard in (0, 1):
-        place.vendor.add(PROJECT, Hour(DAY, 5), _body(50 + shard), shard)
+    place.exports_shards((5, 0), (5, 1))
     by_hand = place.deliver(7, _body(7), Source.BACKFILL)
     listings: list[Listing] = []
 
@@ -694,8 +682,7 @@ def test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_who
     assert place.plans[BACKFILL].hours_unfinished == {5}
     # Nor is it whole where a load took it after six hours.
     place.record(BatchVerdict.ACCEPTED, Source.BACKFILL, h5="accepted")
-    for shard in (0, 1):
-        place.vendor.add(PROJECT, Hour(DAY, 5), _body(50 + shard), shard)
+    place.exports_shards((5, 0), (5, 1))
     assert [(one.hour.hour, one.state) for one in place.plan(is_refused_only=True).hours] == [(5, HourState.UNFINISHED)]
     assert place.recover(is_refused_only=True) == {"5": "recovered"}
     assert not place.plan(is_refused_only=True).hours
@@ -715,8 +702,7 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     assert (status.is_final, status.reasons) == (False, (f"{PROJECT}: short",))
     refused = place.plan(is_refused_only=True)
     assert [one.hour.hour for one in refused.asked if one.is_fetched] == [*range(9), *range(11, 24)]
-    for hour, shard in ((9, 1), (11, 0), (11, 1)):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour * 10 + shard), shard)
+    place.exports_shards((9, 1), (11, 0), (11, 1))
     place.deliver(11, _body(110), Source.BACKFILL, shard=0)
     assert place.recover(_range(9, 9)) == {"9": "recovered"}
     assert place.recover(_range(11, 11)) == {"11": "recovered"}

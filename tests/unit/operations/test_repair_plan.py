@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -81,9 +80,9 @@ class Place:
         return self.put(GRAMMAR.format_delivery(BatchKey(source, PROJECT, day), hour, 1), content)
 
     def plan(self, *tried: RepairKind, is_lacking: bool = True) -> list[Repair]:
-        return self.plan_of({KEY: is_lacking}, NOW, tried)
+        return self.plan_of({KEY: is_lacking}, *tried)
 
-    def plan_of(self, lacking: Mapping[Slice, bool], now: datetime, tried: Iterable[RepairKind]) -> list[Repair]:
+    def plan_of(self, lacking: Mapping[Slice, bool], *tried: RepairKind, now: datetime = NOW) -> list[Repair]:
         done = {(kind, key) for kind in tried for key in lacking}
         return plan_repairs(self.ledger, self.landing, self.settings, lacking, now, done)
 
@@ -93,14 +92,13 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     for name in ("KEY", "SECRET"):
         monkeypatch.setenv(f"TIDEMARK_EXPORT_{name}_{PROJECT}", "a-word-of-length")
     root = tmp_path / "landing"
     root.mkdir()
     settings = Settings(landing_url=str(root), catalog_url=f"sqlite:///{tmp_path}/ledger.db", projects=(PROJECT,))
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        yield Place(root, settings, ledger)
+    return Place(root, settings, ledger)
 
 
 def test_objects_that_no_load_has_read_are_loaded_first(place: Place) -> None:
@@ -126,7 +124,7 @@ def test_a_whole_day_is_asked_for_where_no_hour_is_known_to_lack_and_never_twice
 def test_hours_that_lack_are_asked_for_alone(place: Place) -> None:
     day = DAY + timedelta(days=1)
     place.record_short(day, 22)
-    (found,) = place.plan_of({Slice(day, PROJECT): True}, NOW, [RepairKind.LOAD])
+    (found,) = place.plan_of({Slice(day, PROJECT): True}, RepairKind.LOAD)
     assert found.command == f"tidemark recover --from {day}T22 --to {day}T23 --project {PROJECT} --load"
 
 
@@ -138,7 +136,7 @@ def test_a_day_before_its_deadline_is_waited_for_and_the_day_before_it_is_recove
     keys = [KEY, Slice(day, PROJECT)]
 
     def planned(now: datetime) -> list[tuple[RepairKind, bool, list[Slice]]]:
-        found = place.plan_of(dict.fromkeys(keys, True), now, [RepairKind.LOAD])
+        found = place.plan_of(dict.fromkeys(keys, True), RepairKind.LOAD, now=now)
         return [(one.kind, one.kind.is_run, list(one.slices)) for one in found]
 
     at = deadline(day, place.settings)
