@@ -102,7 +102,7 @@ def places(
 ) -> tuple[int, ...]:
     """Kept snapshots with this digest: the pin, those that published it, the parents of those that replaced it, the head."""
     found = [pin]
-    for record, parent in zip(published, [*(one.parent_id for one in published[1:]), head], strict=True):
+    for record, parent in zip(published, [*(one.parent_id for one in published[1:]), head], strict=False):
         found += [record.snapshot_id, parent] if record.digest_after == digest else []
     return tuple(dict.fromkeys(place for place in found if place is not None and place in kept))
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind, explain_change
 from pipeline_assets.domain.checks import Acceptances, Check, a_reason
@@ -199,17 +198,8 @@ def _build_table(
         runtime.ledger.rebuilds.record(rebuild, left_out)
     if to_build:
         keys = {plan.key for plan in to_build}
-        work = _plan(
-            runtime,
-            rebuild,
-            table,
-            base_id,
-            pins,
-            to_build,
-            now,
-            is_whole=True,
-            built_beside=frozenset(computed - keys),
-        )
+        work = _plan(runtime, rebuild, table, base_id, pins, to_build, now)
+        work = replace(work, is_whole=True, built_beside=frozenset(computed - keys))
         _build_slices(rebuild, work, {key: beside(key, keys) for key in keys})
     return len(to_build)
 
@@ -222,11 +212,10 @@ def _plan(
     pins: Mapping[str, int],
     slices: Sequence[SlicePlan],
     now: datetime,
-    **more: Any,
 ) -> TablePlan:
     days, accepted = days_between(rebuild.first, rebuild.last), _accepted(rebuild, table)
     request = LoadRequest(days, rebuild.projects, frozenset(rebuild.tables), rebuild.run_id or "", now, accepted)
-    return TablePlan(runtime, request, table, base_id, pins, rebuild.branch, slices, time.monotonic(), **more)
+    return TablePlan(runtime, request, table, base_id, pins, rebuild.branch, slices, time.monotonic())
 
 
 def _build_slices(rebuild: RebuildRecord, plan: TablePlan, beside: Mapping[Slice, str]) -> None:
