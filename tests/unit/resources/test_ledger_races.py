@@ -7,19 +7,10 @@ from datetime import date
 
 import pytest
 
+from pipeline_assets.domain import records
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
-from pipeline_assets.domain.records import (
-    BatchRecord,
-    DeliveryRecord,
-    Exclusion,
-    Head,
-    InputDay,
-    InputState,
-    PublicationRecord,
-    SliceRecord,
-)
 from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import QUARANTINE
 from resources.ledger.changes import BatchAsRead, Changes
@@ -30,12 +21,14 @@ TABLE = "refined/events"
 DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "10001")
 BATCH = BatchKey(Source.REGULAR, "10001", DAY)
-STATES = [InputState({InputDay("raw", DAY): Digest(number, number, number)}) for number in (1, 2)]
-MINE = SliceRecord(TABLE, KEY, Verdict.PUBLISHED, digest=Digest(1, 1, 1), file_hash="mine", input_state=STATES[0])
+STATES = [records.InputState({records.InputDay("raw", DAY): Digest(number, number, number)}) for number in (1, 2)]
+MINE = records.SliceRecord(
+    TABLE, KEY, Verdict.PUBLISHED, digest=Digest(1, 1, 1), file_hash="mine", input_state=STATES[0]
+)
 THEIRS = replace(MINE, digest=Digest(2, 2, 2), file_hash="theirs", input_state=STATES[1])
 
 
-def _slice(ledger: Ledger) -> SliceRecord:
+def _slice(ledger: Ledger) -> records.SliceRecord:
     return ledger.slices(TABLE, None)[KEY]
 
 
@@ -74,9 +67,9 @@ def test_a_row_of_what_is_held_by_now_tells_of_the_hold_or_of_a_commit(ledger: L
     assert _slice(ledger).verdict is Verdict.UNCHANGED
 
 
-def _publication(snapshot_id: int, parent_id: int) -> PublicationRecord:
+def _publication(snapshot_id: int, parent_id: int) -> records.PublicationRecord:
     cause = Cause.of(CauseKind.DELIVERY)
-    return PublicationRecord(TABLE, KEY, snapshot_id, parent_id, Digest(), MINE.digest, cause, "own")
+    return records.PublicationRecord(TABLE, KEY, snapshot_id, parent_id, Digest(), MINE.digest, cause, "own")
 
 
 def _strictly(ledger: Ledger, changes: Changes) -> None:
@@ -88,16 +81,16 @@ def test_a_head_moves_only_from_the_one_that_was_known(ledger: Ledger) -> None:
     """With a foreign commit in between, or a row left to another run, the head is doubted."""
     ledger.record(Changes(head=(TABLE, 10, None)), "first")
     ledger.record(Changes(head=(TABLE, 11, 10)), "second")
-    assert ledger.head(TABLE) == Head(11)
+    assert ledger.head(TABLE) == records.Head(11)
     ledger.record(Changes(head=(TABLE, 13, 12)), "third")
-    assert ledger.head(TABLE) == Head(11, is_trusted=False)
+    assert ledger.head(TABLE) == records.Head(11, is_trusted=False)
     ledger.record(Changes(head=(TABLE, 14, 11)), "fourth")
-    assert ledger.head(TABLE) == Head(11, is_trusted=False)
+    assert ledger.head(TABLE) == records.Head(11, is_trusted=False)
 
     ledger.record(Changes(slices=[THEIRS], head=(TABLE, 20, None)), "settled")
     left = Changes(slices=[MINE], publications=[_publication(21, 20)], head=(TABLE, 21, 20))
     ledger.record(left, "late")
-    assert ledger.head(TABLE) == Head(20, is_trusted=False)
+    assert ledger.head(TABLE) == records.Head(20, is_trusted=False)
     assert [record.snapshot_id for record in ledger.publications()] == [21]
 
 
@@ -110,15 +103,15 @@ def test_other_files_of_the_same_rows_change_nothing_else_and_only_what_was_read
     held = _slice(ledger)
     ledger.record(Changes(rewritten={(TABLE, KEY): ("mine", "joined")}, head=(TABLE, 11, 10)), "maintenance")
     assert _slice(ledger) == replace(held, file_hash="joined", read_hash="joined")
-    assert ledger.head(TABLE) == Head(11)
+    assert ledger.head(TABLE) == records.Head(11)
 
     late = Changes(rewritten={(TABLE, KEY): ("mine", "again")}, head=(TABLE, 12, 11))
     with pytest.raises(SliceConflictError, match="recorded other files") as conflict:
         _strictly(ledger, late)
     assert conflict.value.slices == {(TABLE, KEY)}
-    assert (_slice(ledger).file_hash, ledger.head(TABLE)) == ("joined", Head(11))
+    assert (_slice(ledger).file_hash, ledger.head(TABLE)) == ("joined", records.Head(11))
     ledger.record(late, "maintenance")
-    assert (_slice(ledger).file_hash, ledger.head(TABLE)) == ("joined", Head(11, is_trusted=False))
+    assert (_slice(ledger).file_hash, ledger.head(TABLE)) == ("joined", records.Head(11, is_trusted=False))
 
 
 def test_what_was_found_is_dropped_where_the_head_moved(ledger: Ledger) -> None:
@@ -127,7 +120,7 @@ def test_what_was_found_is_dropped_where_the_head_moved(ledger: Ledger) -> None:
     assert not ledger.record_found(found, "slow", known_head=None)
     assert ledger.slices(TABLE, None) == {}
     assert ledger.publications() == []
-    assert ledger.record_found(found, "again", known_head=Head(10))
+    assert ledger.record_found(found, "again", known_head=records.Head(10))
 
 
 def test_a_snapshot_that_main_came_back_to_is_another_publication(ledger: Ledger) -> None:
@@ -136,12 +129,14 @@ def test_a_snapshot_that_main_came_back_to_is_another_publication(ledger: Ledger
     assert ledger.recorded_snapshots(TABLE, [10, 11]) == {(KEY, 10)}
 
 
-def _delivery(etag: str) -> DeliveryRecord:
-    return DeliveryRecord(BATCH, "object", etag, 1, "sha", 1, 1, 0, 0, None, is_accepted=True)
+def _delivery(etag: str) -> records.DeliveryRecord:
+    return records.DeliveryRecord(BATCH, "object", etag, 1, "sha", 1, 1, 0, 0, None, is_accepted=True)
 
 
 def _judged(verdict: BatchVerdict, read: BatchAsRead, **more: object) -> Changes:
-    changes = Changes(batches=[BatchRecord(BATCH, verdict, input_state=verdict.value)], read_batches={BATCH: read})
+    changes = Changes(
+        batches=[records.BatchRecord(BATCH, verdict, input_state=verdict.value)], read_batches={BATCH: read}
+    )
     return replace(changes, **more)
 
 
@@ -165,7 +160,7 @@ def test_a_batch_that_both_loaded_refuses_the_second_whole(ledger: Ledger) -> No
     assert ledger.slices(TABLE, None) == {}
 
 
-OUT = Exclusion(BATCH, "object", "mine", "sha", "a test account")
+OUT = records.Exclusion(BATCH, "object", "mine", "sha", "a test account")
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -221,7 +216,7 @@ def test_a_batch_that_was_judged_before_an_exclusion_leaves_the_row_to_who_knows
 def test_a_snapshot_that_is_excluded_while_it_is_built_is_not_published(ledger: Ledger) -> None:
     """Outcome: a conflict with all slices of the step; none for a table without objects or a step without slices."""
     items = replace(MINE, table="dimensions/item_snapshot", key=Slice(DAY, ALL_PROJECTS))
-    out = Exclusion(dimension_batch(DAY), "dimensions/item/2026-02-02.csv", "v1", "sha", "the wrong items")
+    out = records.Exclusion(dimension_batch(DAY), "dimensions/item/2026-02-02.csv", "v1", "sha", "the wrong items")
     step = Changes(slices=[items], exclusions=frozenset())
     ledger.interventions.exclude([out], "person")
 

@@ -10,18 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from pipeline_assets.domain import records
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.records import (
-    THIS_LOAD,
-    DeliveryRecord,
-    Head,
-    InputDay,
-    InputState,
-    PublicationRecord,
-    Rejection,
-    SliceRecord,
-)
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from resources.ledger.changes import Changes
 from resources.ledger.schema import PUBLICATIONS, SLICES, head_number, head_of
@@ -31,32 +22,32 @@ TABLE, RAW, BACKFILL = "refined/events", "raw/regular_events", "raw/backfill_eve
 DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)
 KEY = Slice(DAY, "10001")
 _THREE, _ONE = Digest(3, 10, 11, version=2), Digest(1, -1, 2, version=2)
-STATES: dict[str, tuple[dict[str, str] | None, InputState | None]] = {
+STATES: dict[str, tuple[dict[str, str] | None, records.InputState | None]] = {
     "unknown": (None, None),
-    "of a raw slice": ({}, InputState()),
+    "of a raw slice": ({}, records.InputState()),
     "never compared with other days": (
-        {f"{RAW}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(RAW, DAY): _THREE})),
+        {f"{RAW}:2026-02-02": "h2:3:a:b"}, records.InputState({records.InputDay(RAW, DAY): _THREE})),
     "compared": (
         {f"{BACKFILL}:2026-02-03": f"h2:1:{'f' * 32}:2", f"{RAW}:2026-02-02": "h2:3:a:b", "rivals": "h2:2:1:1:tied"},
-        InputState({InputDay(RAW, DAY): _THREE, InputDay(BACKFILL, NEXT): _ONE}, "h2:2:1:1:tied"),
+        records.InputState({records.InputDay(RAW, DAY): _THREE, records.InputDay(BACKFILL, NEXT): _ONE}, "h2:2:1:1:tied"),
     ),
     "by the first row hash": ({f"{RAW}:2026-02-02": "3:a:b", "rivals": "0:0:0"},
-                              InputState({InputDay(RAW, DAY): Digest(3, 10, 11, version=1)}, "0:0:0")),
+                              records.InputState({records.InputDay(RAW, DAY): Digest(3, 10, 11, version=1)}, "0:0:0")),
     "of a snapshot": ({"delivered": "dimensions/item/2026-02-02.csv v1 9"},
-                      InputState(delivered="dimensions/item/2026-02-02.csv v1 9")),
-    "of an aggregate": ({f"{TABLE}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(TABLE, DAY): _THREE})),
+                      records.InputState(delivered="dimensions/item/2026-02-02.csv v1 9")),
+    "of an aggregate": ({f"{TABLE}:2026-02-02": "h2:3:a:b"}, records.InputState({records.InputDay(TABLE, DAY): _THREE})),
 }  # fmt: skip
 """Stored form -> value."""
-REJECTIONS: dict[str, tuple[dict[str, str] | None, Rejection | None]] = {
+REJECTIONS: dict[str, tuple[dict[str, str] | None, records.Rejection | None]] = {
     "none": (None, None),
     "refused": (
         {"code": "2-ab [] {}", f"{RAW}:2026-02-02": "h2:3:a:b", "rivals": "0:0:0"},
-        Rejection(InputState({InputDay(RAW, DAY): _THREE}, "0:0:0"), "2-ab [] {}"),
+        records.Rejection(records.InputState({records.InputDay(RAW, DAY): _THREE}, "0:0:0"), "2-ab [] {}"),
     ),
-    "of nothing, before bounds were on record": ({}, Rejection(InputState())),
+    "of nothing, before bounds were on record": ({}, records.Rejection(records.InputState())),
     "waits for other days": (
         {"code": "2-ab", f"{RAW}:2026-02-02": "h2:3:a:b", "waits for": "2026-02-01,2026-02-03"},
-        Rejection(InputState({InputDay(RAW, DAY): _THREE}), "2-ab", (date(2026, 2, 1), NEXT)),
+        records.Rejection(records.InputState({records.InputDay(RAW, DAY): _THREE}), "2-ab", (date(2026, 2, 1), NEXT)),
     ),
 }
 CAUSES = {
@@ -85,8 +76,8 @@ def _stored(ledger: Ledger, table: sa.Table, name: str) -> Any:
     return text
 
 
-def _with(ledger: Ledger, name: str, stored: Any) -> SliceRecord:
-    ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.REFUSED)]), "run")
+def _with(ledger: Ledger, name: str, stored: Any) -> records.SliceRecord:
+    ledger.record(Changes(slices=[records.SliceRecord(TABLE, KEY, Verdict.REFUSED)]), "run")
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {SLICES.name} SET {name} = ?", (json.dumps(stored),))
     return ledger.slices(TABLE, None)[KEY]
@@ -97,7 +88,7 @@ def test_an_input_state_keeps_its_stored_form(ledger: Ledger, name: str) -> None
     stored, state = STATES[name]
     record = _with(ledger, "input_state", stored)
     assert record.input_state == state
-    publication = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", state)
+    publication = records.PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", state)
     ledger.record(Changes(slices=[record], publications=[publication]), "next")
     assert [found.input_state for found in ledger.publications()] == [state]
     assert [_stored(ledger, table, "input_state") for table in (SLICES, PUBLICATIONS)] == [json.dumps(stored)] * 2
@@ -124,7 +115,9 @@ def test_a_cause_keeps_its_text(ledger: Ledger, text: str) -> None:
     kind, has_new_code = CAUSES[text]
     cause = Cause.parse(text)
     assert (cause.kind, cause.text, cause.has_new_code) == (kind, text, has_new_code)
-    ledger.record(Changes(publications=[PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, cause, "run")]), "run")
+    ledger.record(
+        Changes(publications=[records.PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, cause, "run")]), "run"
+    )
     assert [found.cause for found in ledger.publications()] == [cause]
 
 
@@ -139,13 +132,13 @@ def test_a_cause_is_what_its_text_says() -> None:
 
 
 def test_a_doubted_head_is_stored_as_the_negative() -> None:
-    assert [head_of(number) for number in (7, -7)] == [Head(7), Head(7, is_trusted=False)]
-    assert [head_number(head) for head in (Head(7), Head(7, is_trusted=False))] == [7, -7]
+    assert [head_of(number) for number in (7, -7)] == [records.Head(7), records.Head(7, is_trusted=False)]
+    assert [head_number(head) for head in (records.Head(7), records.Head(7, is_trusted=False))] == [7, -7]
 
 
 def test_a_publication_keeps_what_it_was_built_from(ledger: Ledger) -> None:
     """Outcome: snapshots and settings come back, ids as exact text, for the requested projects alone."""
-    plain = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run")
+    plain = records.PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run")
     pins, told = {RAW: 6012345678901234567}, {"b": ["x", "y"], "a": 1}
     built = replace(plain, snapshot_id=3, parent_id=2, pins=pins, settings=told)
     other = replace(built, key=Slice(KEY.event_date, "10002"))
@@ -160,17 +153,19 @@ def test_a_publication_keeps_what_it_was_built_from(ledger: Ledger) -> None:
 def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(ledger: Ledger) -> None:
     """Outcome: after rollback, hold and release the first day stays the first; a day that never held rows is none."""
     digest, cause = _THREE, Cause.of(CauseKind.DELIVERY)
-    empty = SliceRecord(RAW, KEY, Verdict.WAITING)
-    later = SliceRecord(TABLE, Slice(NEXT, "10001"), Verdict.PUBLISHED, digest=digest)
+    empty = records.SliceRecord(RAW, KEY, Verdict.WAITING)
+    later = records.SliceRecord(TABLE, Slice(NEXT, "10001"), Verdict.PUBLISHED, digest=digest)
     ledger.record(Changes(slices=[empty, later]), "run")
     assert (ledger.first_day(RAW), ledger.first_day(TABLE)) == (None, NEXT)
-    held = SliceRecord(TABLE, KEY, Verdict.HELD)
+    held = records.SliceRecord(TABLE, KEY, Verdict.HELD)
     ledger.record(Changes(slices=[held]), "rollback")
     assert ledger.first_day(TABLE) == DAY, "held, whatever it holds"
     ledger.record(Changes(slices=[replace(held, verdict=Verdict.WAITING)]), "release")
     assert ledger.first_day(TABLE) == NEXT
-    published = [PublicationRecord(TABLE, KEY, 1, 0, EMPTY, digest, cause, "run")]
-    published.append(PublicationRecord(TABLE, KEY, 2, 1, digest, EMPTY, Cause.of(CauseKind.ROLLBACK), "rollback"))
+    published = [records.PublicationRecord(TABLE, KEY, 1, 0, EMPTY, digest, cause, "run")]
+    published.append(
+        records.PublicationRecord(TABLE, KEY, 2, 1, digest, EMPTY, Cause.of(CauseKind.ROLLBACK), "rollback")
+    )
     ledger.record(Changes(publications=published), "run")
     assert ledger.first_day(TABLE) == DAY
 
@@ -178,9 +173,9 @@ def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(le
 def test_the_same_bytes_keep_the_moment_of_their_delivery(ledger: Ledger) -> None:
     """Outcome: only other bytes are a later delivery, not another etag."""
     batch = BatchKey(Source.REGULAR, "10001", DAY)
-    first = DeliveryRecord(batch, "key", "e1", 9, "bytes", 1, 1, 0, 0, None, True)
+    first = records.DeliveryRecord(batch, "key", "e1", 9, "bytes", 1, 1, 0, 0, None, True)
 
-    def recorded(record: DeliveryRecord) -> DeliveryRecord:
+    def recorded(record: records.DeliveryRecord) -> records.DeliveryRecord:
         ledger.record(Changes(deliveries=[record]), "run")
         return ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)["key"]
 
@@ -188,4 +183,4 @@ def test_the_same_bytes_keep_the_moment_of_their_delivery(ledger: Ledger) -> Non
     again = recorded(replace(known, etag="e2"))
     other = recorded(replace(first, etag="e3", sha256="others"))
     assert (again.etag, again.recorded_at) == ("e2", known.recorded_at)
-    assert known.recorded_at < other.recorded_at < THIS_LOAD
+    assert known.recorded_at < other.recorded_at < records.THIS_LOAD

@@ -19,21 +19,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
+from pipeline_assets.domain import records
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.masking import receiver_id
-from pipeline_assets.domain.records import (
-    BatchDay,
-    BatchRecord,
-    DeliveryRecord,
-    Exclusion,
-    InputDay,
-    InputState,
-    PublicationRecord,
-    Rejection,
-    SliceRecord,
-)
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.health import read_health
@@ -54,9 +44,9 @@ DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "10001")
 BATCH = BatchKey(Source.REGULAR, "10001", DAY)
 BEFORE, AFTER = Digest(1, 1, 1), Digest(2, 2, 2)
-FINAL = SliceRecord(
+FINAL = records.SliceRecord(
     REVENUE, KEY, Verdict.PUBLISHED, is_final=True, digest=BEFORE, file_hash="old",
-    input_state=InputState({InputDay("raw", DAY): BEFORE}),
+    input_state=records.InputState({records.InputDay("raw", DAY): BEFORE}),
     figures={"rows": 1, "revenue": 10.5, "purchases": 3, "control": 7},
 )  # fmt: skip
 
@@ -69,9 +59,9 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
         yield webhook
 
 
-def a_publication(snapshot_id: int = 11, **changes: Any) -> PublicationRecord:
+def a_publication(snapshot_id: int = 11, **changes: Any) -> records.PublicationRecord:
     cause = Cause.of(CauseKind.INPUTS, EVENTS)
-    return replace(PublicationRecord(REVENUE, KEY, snapshot_id, 10, BEFORE, AFTER, cause, "run-2"), **changes)
+    return replace(records.PublicationRecord(REVENUE, KEY, snapshot_id, 10, BEFORE, AFTER, cause, "run-2"), **changes)
 
 
 def publish(ledger: Ledger, run_id: str = "run-2", **changes: Any) -> Changes:
@@ -114,9 +104,9 @@ def listening(ledger: Ledger, *urls: str) -> Settings:
 
 def test_a_published_final_day_that_changes_makes_one_notice(any_ledger: Ledger) -> None:
     """Measures before and after, cause, run and deliveries; a repeated record adds nothing."""
-    delivered = DeliveryRecord(BATCH, "10001/late.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
+    delivered = records.DeliveryRecord(BATCH, "10001/late.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
     any_ledger.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
-    any_ledger.record(Changes(deliveries=[delivered], batch_days={BATCH: {DAY: BatchDay(AFTER)}}), "run-2")
+    any_ledger.record(Changes(deliveries=[delivered], batch_days={BATCH: {DAY: records.BatchDay(AFTER)}}), "run-2")
     made = publish(any_ledger)
     any_ledger.record(made, "run-2")
     (notice,) = told_of(any_ledger)
@@ -137,19 +127,19 @@ def test_a_published_final_day_that_changes_makes_one_notice(any_ledger: Ledger)
 
 def test_an_exclusion_is_told_with_the_change_that_it_makes(ledger: Ledger) -> None:
     """Arrivals and exclusions before the last publication are not repeated."""
-    days = {BATCH: {DAY: BatchDay(BEFORE)}}
-    delivered = DeliveryRecord(BATCH, "10001/known.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
+    days = {BATCH: {DAY: records.BatchDay(BEFORE)}}
+    delivered = records.DeliveryRecord(BATCH, "10001/known.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
     ledger.record(Changes(deliveries=[delivered], batch_days=days), "run-1")
-    ledger.interventions.exclude([Exclusion(BATCH, "10001/before.json.gz", "e", "s", "why")], "run-1")
+    ledger.interventions.exclude([records.Exclusion(BATCH, "10001/before.json.gz", "e", "s", "why")], "run-1")
     ledger.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
-    ledger.interventions.exclude([Exclusion(BATCH, "10001/wrong.json.gz", "e", "t", "why")], "run-2")
+    ledger.interventions.exclude([records.Exclusion(BATCH, "10001/wrong.json.gz", "e", "t", "why")], "run-2")
     publish(ledger)
     (notice,) = told_of(ledger)
     assert (notice["deliveries"], notice["exclusions"]) == ([], ["10001/wrong.json.gz"])
     held = replace(ledger.slices(REVENUE, None)[KEY], verdict=Verdict.HELD, digest=BEFORE)
     rollback = {"cause": Cause.of(CauseKind.ROLLBACK), "accepted_reason": "it was right"}
     back = a_publication(21, digest_before=AFTER, digest_after=BEFORE, **rollback)
-    ledger.interventions.exclude([Exclusion(BATCH, "10001/other.json.gz", "e", "u", "why")], "run-3")
+    ledger.interventions.exclude([records.Exclusion(BATCH, "10001/other.json.gz", "e", "u", "why")], "run-3")
     ledger.record(Changes(slices=[held], publications=[back]), "run-3")
     notice = told_of(ledger)[1]
     assert (notice["cause"], notice["accepted_reason"], notice["exclusions"]) == ("rollback", "it was right", [])
@@ -191,7 +181,7 @@ def test_a_notice_and_what_it_tells_of_are_one_transaction(ledger: Ledger, monke
 
 def refuse(ledger: Ledger, reason: str, run_id: str) -> None:
     read = ledger.slices(EVENTS, None).get(KEY, replace(FINAL, table=EVENTS))
-    rejection = Rejection(InputState({InputDay("raw", DAY): AFTER}), "code")
+    rejection = records.Rejection(records.InputState({records.InputDay("raw", DAY): AFTER}), "code")
     refused = replace(read, verdict=Verdict.REFUSED, reason=reason, hint="Correct it", rejection=rejection)
     ledger.record(Changes(slices=[refused]), run_id)
 
@@ -225,11 +215,11 @@ def test_a_refusal_is_told_once_and_its_end_once(any_ledger: Ledger) -> None:
 
 def test_refused_deliveries_are_told_by_their_arrival_day(ledger: Ledger) -> None:
     """Rows of the same day from another batch do not end it."""
-    refused = BatchRecord(BATCH, BatchVerdict.REFUSED, "unreadable objects: 1", "Export it")
+    refused = records.BatchRecord(BATCH, BatchVerdict.REFUSED, "unreadable objects: 1", "Export it")
     ledger.record(Changes(batches=[refused]), "r1")
     ledger.record(Changes(slices=[replace(FINAL, table="raw/regular_events", is_final=False)]), "r2")
-    ledger.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.MOVED)]), "r3")
-    ledger.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.ACCEPTED)]), "r4")
+    ledger.record(Changes(batches=[records.BatchRecord(BATCH, BatchVerdict.MOVED)]), "r3")
+    ledger.record(Changes(batches=[records.BatchRecord(BATCH, BatchVerdict.ACCEPTED)]), "r4")
     told = [(one["kind"], one["table"], one["day"], one["run"]) for one in told_of(ledger)]
     raw_day = ("raw/regular_events", "2026-02-02")
     assert told == [("refusal", *raw_day, "r1"), ("refusal_end", *raw_day, "r4")]

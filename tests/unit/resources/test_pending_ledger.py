@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from itertools import product
 from typing import Any
@@ -14,19 +14,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline_assets.domain import records
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.lateness import LatenessSketch
-from pipeline_assets.domain.records import (
-    BatchDay,
-    BatchRecord,
-    DeliveryRecord,
-    InputDay,
-    InputState,
-    PublicationRecord,
-    Rejection,
-    SliceRecord,
-)
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.schema import METADATA, SCHEMA
@@ -41,84 +32,51 @@ days, projects, sources = st.sampled_from(DAYS), st.sampled_from(PROJECTS), st.s
 digests = st.sampled_from((EMPTY, Digest(3, 1, -2), Digest(5, 7, 9)))
 batch_keys = st.builds(BatchKey, sources, projects, days)
 slice_keys = st.builds(Slice, days, projects)
-states = st.builds(
-    InputState, st.dictionaries(st.builds(InputDay, st.just(RAW), days), digests, max_size=2), st.none() | st.just("x")
-)
+inputs = st.dictionaries(st.builds(records.InputDay, st.just(RAW), days), digests, max_size=2)
+states = st.builds(records.InputState, inputs, st.none() | st.just("x"))
 sketches = st.none() | st.just(LatenessSketch({7: 8}, 0, 20, 21))
-batch_days = st.builds(BatchDay, digests, st.none() | st.just("lineage"), sketches)
-deliveries = st.builds(
-    lambda key, number, etag, is_accepted: DeliveryRecord(
-        key, f"{key.source}-{key.project_id}-{key.arrival_date}-{number}", etag, 7, None, 1, 1, 0, 0, None, is_accepted
-    ),
-    batch_keys,
-    st.integers(1, 2),
-    st.sampled_from(("e1", "e2")),
-    st.booleans(),
-)
+batch_days = st.builds(records.BatchDay, digests, st.none() | st.just("lineage"), sketches)
+why = st.none() | st.just("why")
+
+
+def a_delivery(key: BatchKey, number: int, etag: str, is_accepted: bool) -> records.DeliveryRecord:
+    name = f"{key.source}-{key.project_id}-{key.arrival_date}-{number}"
+    return records.DeliveryRecord(key, name, etag, 7, None, 1, 1, 0, 0, None, is_accepted)
+
+
+deliveries = st.builds(a_delivery, batch_keys, st.integers(1, 2), st.sampled_from(("e1", "e2")), st.booleans())
 batches = st.builds(
-    BatchRecord,
-    key=batch_keys,
-    verdict=st.sampled_from(list(BatchVerdict)),
-    reason=st.none() | st.just("why"),
-    input_state=st.none() | st.just("state"),
-    deliveries=st.integers(0, 1),
-    hours=st.none() | st.just((1, 2)),
-)
+    records.BatchRecord, key=batch_keys, verdict=st.sampled_from([*BatchVerdict]), reason=why,
+    input_state=st.none() | st.just("state"), deliveries=st.integers(0, 1), hours=st.none() | st.just((1, 2)),
+)  # fmt: skip
 slices = st.builds(
-    SliceRecord,
-    table=st.sampled_from(TABLES),
-    key=slice_keys,
-    verdict=st.sampled_from(list(Verdict)),
-    reason=st.none() | st.just("why"),
-    is_final=st.booleans(),
-    baseline=st.none() | st.just(Baseline({"rows": 3.0}, 2, {"added": 1}, "3:1:2")),
-    digest=digests,
-    file_hash=st.none() | st.sampled_from(("a", "b")),
-    input_state=st.none() | states,
-    rejection=st.none() | st.builds(Rejection, states, st.just("code"), st.just((DAYS[0],))),
+    records.SliceRecord, table=st.sampled_from(TABLES), key=slice_keys, verdict=st.sampled_from([*Verdict]), reason=why,
+    is_final=st.booleans(), baseline=st.none() | st.just(Baseline({"rows": 3.0}, 2, {"added": 1}, "3:1:2")),
+    digest=digests, file_hash=st.none() | st.sampled_from(("a", "b")), input_state=st.none() | states,
+    rejection=st.none() | st.builds(records.Rejection, states, st.just("code"), st.just((DAYS[0],))),
     figures=st.just({}) | st.just({"rows": 3}),
-)
+)  # fmt: skip
 publications = st.builds(
-    PublicationRecord,
-    table=st.sampled_from(TABLES),
-    key=slice_keys,
-    snapshot_id=st.integers(1, 2),
-    parent_id=st.just(9),
-    digest_before=digests,
-    digest_after=digests,
-    cause=st.just(Cause.of(CauseKind.DELIVERY)),
-    run_id=st.just("own"),
-    accepted_reason=st.none() | st.just("known"),
-    pins=st.none() | st.just({RAW: 1 << 60}),
-)
+    records.PublicationRecord, table=st.sampled_from(TABLES), key=slice_keys, snapshot_id=st.integers(1, 2),
+    parent_id=st.just(9), digest_before=digests, digest_after=digests, cause=st.just(Cause.of(CauseKind.DELIVERY)),
+    run_id=st.just("own"), accepted_reason=st.none() | st.just("known"), pins=st.none() | st.just({RAW: 1 << 60}),
+)  # fmt: skip
 steps = st.builds(
-    Changes,
-    deliveries=st.lists(deliveries, max_size=3),
+    Changes, deliveries=st.lists(deliveries, max_size=3), publications=st.lists(publications, max_size=2),
     batches=st.lists(batches, max_size=2, unique_by=lambda one: one.key),
     batch_days=st.dictionaries(batch_keys, st.dictionaries(days, batch_days, max_size=2), max_size=2),
     slices=st.lists(slices, max_size=3, unique_by=lambda one: (one.table, one.key)),
-    publications=st.lists(publications, max_size=2),
-)
-
-
-@dataclass(frozen=True)
-class Forgetting:
-    """Recorded deliveries that a step forgets, by their index."""
-
-    accepted: list[int] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
-
-
-forgettings = st.builds(Forgetting, *[st.lists(st.integers(0, 5), max_size=2)] * 2)
+)  # fmt: skip
+Forgetting = tuple[list[int], list[int]]
+"""Recorded deliveries that a step forgets, accepted and refused ones, by their index."""
+forgettings = st.tuples(*[st.lists(st.integers(0, 5), max_size=2)] * 2)
 
 
 @pytest.fixture(scope="module")
 def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ledger, Ledger]]:
     folder = tmp_path_factory.mktemp("pending")
-    with (
-        closing(Ledger(f"sqlite:///{folder}/under.db")) as under,
-        closing(Ledger(f"sqlite:///{folder}/w.db")) as written,
-    ):
+    urls = [f"sqlite:///{folder}/{name}.db" for name in ("under", "written")]
+    with closing(Ledger(urls[0])) as under, closing(Ledger(urls[1])) as written:
         yield under, written
 
 
@@ -134,9 +92,9 @@ def _contents(ledger: Ledger) -> dict[str, list[Any]]:
         return {table.name: list(connection.execute(sa.select(table)).all()) for table in METADATA.sorted_tables}
 
 
-def _all_deliveries(ledger: Ledger, *, is_accepted: bool) -> list[tuple[Source, DeliveryRecord]]:
-    found = {of: ledger.deliveries(of, PROJECTS, DAYS[0], DAYS[-1], is_accepted=is_accepted) for of in Source}
-    return [(source, record) for source, known in found.items() for _, record in sorted(known.items())]
+def _all_deliveries(ledger: Ledger, *, is_accepted: bool) -> list[records.DeliveryRecord]:
+    found = [ledger.deliveries(of, PROJECTS, DAYS[0], DAYS[-1], is_accepted=is_accepted) for of in Source]
+    return [record for known in found for _, record in sorted(known.items())]
 
 
 def _as_a_load_makes_it(step: Changes, forgetting: Forgetting, ledger: Ledger) -> Changes:
@@ -147,22 +105,17 @@ def _as_a_load_makes_it(step: Changes, forgetting: Forgetting, ledger: Ledger) -
     accepted, refused = (_all_deliveries(ledger, is_accepted=value) for value in (True, False))
     read = {
         key: BatchAsRead(
-            {record.object_key: record.etag for _, record in accepted if record.batch == key},
+            {record.object_key: record.etag for record in accepted if record.batch == key},
             (judged[key].verdict.value, judged[key].input_state) if key in judged else None,
         )
         for key in (*(record.key for record in step.batches), *step.batch_days)
     }
-    return replace(
-        step,
-        slices=[replace(record, read_hash=read_hash.get((record.table, record.key))) for record in step.slices],
-        forgotten_deliveries=[
-            (accepted[n][1].batch, accepted[n][1].object_key) for n in forgetting.accepted if n < len(accepted)
-        ],
-        forgotten_refusals=[
-            (refused[n][1].batch, refused[n][1].object_key) for n in forgetting.refused if n < len(refused)
-        ],
-        read_batches=read,
+    made = [replace(record, read_hash=read_hash.get((record.table, record.key))) for record in step.slices]
+    deliveries, refusals = (
+        [(known[n].batch, known[n].object_key) for n in numbers if n < len(known)]
+        for known, numbers in zip((accepted, refused), forgetting, strict=True)
     )
+    return replace(step, slices=made, forgotten_deliveries=deliveries, forgotten_refusals=refusals, read_batches=read)
 
 
 def _answers(ledger: Ledger) -> dict[Any, Any]:
@@ -196,7 +149,7 @@ def _answers(ledger: Ledger) -> dict[Any, Any]:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    before=st.lists(st.tuples(steps, st.builds(Forgetting)), min_size=1, max_size=2),
+    before=st.lists(st.tuples(steps, st.just(([], []))), min_size=1, max_size=2),
     own=st.lists(st.tuples(steps, forgettings), min_size=1, max_size=3),
 )
 def test_it_answers_as_a_ledger_with_the_same_steps(
@@ -229,7 +182,7 @@ def test_a_sketch_of_lateness_is_written_where_only_the_first_of_two_steps_measu
     _, written = ledgers
     _wipe(written)
     batch, sketch = BatchKey(Source.REGULAR, PROJECTS[0], DAYS[0]), LatenessSketch({7: 8}, 0, 20, 21)
-    rows = BatchDay(Digest(8, 1, 1))
+    rows = records.BatchDay(Digest(8, 1, 1))
     pending = PendingLedger(written)
     load = [Changes(batch_days={batch: {DAYS[0]: part}}) for part in (replace(rows, lateness=sketch), rows)]
     for step in load:

@@ -13,14 +13,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import (
-    LedgerUnavailableError,
-    PublishConflictError,
-    SliceConflictError,
-    TakenOverError,
-)
 from pipeline_assets.domain.records import DeliveryRecord, Exclusion, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
@@ -28,29 +23,14 @@ from pipeline_assets.tables.aggregates import ACTIVE_USERS, EVENT_COUNTS
 from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
+from resources import publishing
+from resources.iceberg import slice_changes
 from resources.iceberg.catalog_at_rest import PUBLISHED_WITH
 from resources.iceberg.metadata import LiveFiles
-from resources.iceberg.slice_changes import (
-    Prepared,
-    Published,
-    SliceChange,
-    lock_pointers,
-    share_a_database,
-    swap_pointers,
-)
 from resources.ledger.changes import BatchAsRead, Changes, require_inputs, require_not_held
 from resources.ledger.schema import CUTS
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting
-from resources.publishing import (
-    OneTransaction,
-    Promise,
-    PublishRequest,
-    TableByTable,
-    TablesTogether,
-    naming_published,
-    promise_of,
-)
 
 CATALOG = "lake"
 TABLES = (EVENT_COUNTS, ACTIVE_USERS)
@@ -84,17 +64,17 @@ def _rows(ledger: Ledger) -> list[Any]:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
 
 
-def _prepared(table: Table, before: str = "1.json", after: str = "2.json") -> Prepared:
-    return Prepared(table, Published(2, 1, {}), before, after)
+def _prepared(table: Table, before: str = "1.json", after: str = "2.json") -> slice_changes.Prepared:
+    return slice_changes.Prepared(table, slice_changes.Published(2, 1, {}), before, after)
 
 
 def test_pointers_are_swapped_together_or_stay(catalog: Ledger) -> None:
     """Outcome: this catalog's rows name both files; a pointer elsewhere or a missing row is a conflict without a change."""
     with catalog.transaction() as connection:
-        assert lock_pointers(connection, CATALOG, TABLES) == {table.key: "1.json" for table in TABLES}
-        assert lock_pointers(connection, CATALOG, ()) == {}
-        assert lock_pointers(connection, "other", TABLES) == {EVENT_COUNTS.key: "1.json"}
-        swap_pointers(connection, CATALOG, [_prepared(table) for table in TABLES])
+        assert slice_changes.lock_pointers(connection, CATALOG, TABLES) == {table.key: "1.json" for table in TABLES}
+        assert slice_changes.lock_pointers(connection, CATALOG, ()) == {}
+        assert slice_changes.lock_pointers(connection, "other", TABLES) == {EVENT_COUNTS.key: "1.json"}
+        slice_changes.swap_pointers(connection, CATALOG, [_prepared(table) for table in TABLES])
     rows = _rows(catalog)
     assert [row[3:5] for row in rows if row[0] == CATALOG] == [("2.json", "1.json")] * 2
     assert [row[3:5] for row in rows if row[0] == "other"] == [("1.json", "0.json")]
@@ -102,10 +82,10 @@ def test_pointers_are_swapped_together_or_stay(catalog: Ledger) -> None:
     moves = [_prepared(TABLES[0], "2.json", "3.json"), _prepared(TABLES[1], "1.json", "3.json")]
     for name in (CATALOG, "unknown"):
         with (
-            pytest.raises(PublishConflictError, match="another writer moved its pointer") as conflict,
+            pytest.raises(errors.PublishConflictError, match="another writer moved its pointer") as conflict,
             catalog.transaction() as connection,
         ):
-            swap_pointers(connection, name, moves)
+            slice_changes.swap_pointers(connection, name, moves)
         assert conflict.value.subject == moves[name == CATALOG].table.key
         assert _rows(catalog) == rows
 
@@ -127,13 +107,13 @@ def test_another_writer_waits_for_the_end_of_the_transaction(catalog: Ledger) ->
 
     writer = threading.Thread(target=other)
     with catalog.transaction() as connection:
-        lock_pointers(connection, CATALOG, TABLES)
+        slice_changes.lock_pointers(connection, CATALOG, TABLES)
         writer.start()
         assert is_begun.wait(30)
         # It cannot end however long one waits; a short while lets it begin to wait.
         writer.join(0.2)
         assert moved == []
-        swap_pointers(connection, CATALOG, [_prepared(table) for table in TABLES])
+        slice_changes.swap_pointers(connection, CATALOG, [_prepared(table) for table in TABLES])
         assert moved == []
     writer.join(30)
     assert moved == [0]
@@ -141,8 +121,8 @@ def test_another_writer_waits_for_the_end_of_the_transaction(catalog: Ledger) ->
 
 
 def test_a_transaction_that_cannot_begin_is_told_as_ours(ledger: Ledger) -> None:
-    with pytest.raises(LedgerUnavailableError, match="out of reach"), ledger.transaction() as connection:
-        lock_pointers(connection, CATALOG, TABLES)
+    with pytest.raises(errors.LedgerUnavailableError, match="out of reach"), ledger.transaction() as connection:
+        slice_changes.lock_pointers(connection, CATALOG, TABLES)
 
 
 PG = "postgresql://me:secret@host:5432/lake"
@@ -171,8 +151,8 @@ PG = "postgresql://me:secret@host:5432/lake"
     ids=str,
 )
 def test_whether_catalog_and_ledger_share_a_database(one: str, other: str, is_shared: bool) -> None:
-    assert share_a_database(one, other) is is_shared
-    assert share_a_database(other, one) is is_shared
+    assert slice_changes.share_a_database(one, other) is is_shared
+    assert slice_changes.share_a_database(other, one) is is_shared
 
 
 def test_a_link_to_a_database_is_the_database(tmp_path: Path) -> None:
@@ -181,16 +161,16 @@ def test_a_link_to_a_database_is_the_database(tmp_path: Path) -> None:
     (tmp_path / "real" / "catalog.db").touch()
     (tmp_path / "named.db").symlink_to(tmp_path / "real" / "catalog.db")
     urls = [f"sqlite:///{tmp_path}/{name}" for name in ("real/catalog.db", "link/catalog.db", "named.db")]
-    assert all(share_a_database(one, other) for one in urls for other in urls)
+    assert all(slice_changes.share_a_database(one, other) for one in urls for other in urls)
 
 
 def test_the_promise_follows_from_the_places(tmp_path: Path) -> None:
     settings = Settings(catalog_url=f"sqlite:///{tmp_path}/catalog.db")
-    assert promise_of(settings) is Promise.ONE_TRANSACTION
+    assert publishing.promise_of(settings) is publishing.Promise.ONE_TRANSACTION
     apart = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
-    assert promise_of(apart) is Promise.TABLE_BY_TABLE
-    assert "TIDEMARK_LEDGER_URL" in promise_of(apart).sentence
-    assert "one transaction" in promise_of(settings).sentence
+    assert publishing.promise_of(apart) is publishing.Promise.TABLE_BY_TABLE
+    assert "TIDEMARK_LEDGER_URL" in publishing.promise_of(apart).sentence
+    assert "one transaction" in publishing.promise_of(settings).sentence
 
 
 def _publication(snapshot_id: int, parent_id: int, pins: dict[str, int] | None) -> PublicationRecord:
@@ -200,21 +180,21 @@ def _publication(snapshot_id: int, parent_id: int, pins: dict[str, int] | None) 
 
 def test_records_name_what_readers_find() -> None:
     """Outcome: snapshots and parent are main's; pins change where they name a staged snapshot of a published table."""
-    published = {COUNTS: Published(50, 40, {}), REFINED: Published(51, 41, {})}
+    published = {COUNTS: slice_changes.Published(50, 40, {}), REFINED: slice_changes.Published(51, 41, {})}
     stand_ins = {COUNTS: frozenset({5}), REFINED: frozenset({6, 7}), RAW: frozenset({8})}
     pins = [{REFINED: 6, RAW: 8}, {REFINED: 7, COUNTS: 4}, {REFINED: 3}, None]
     step = Changes(slices=[MINE], publications=[_publication(5, 4, one) for one in pins], head=(COUNTS, 5, 4))
-    named = naming_published(step, COUNTS, published, stand_ins)
+    named = publishing.naming_published(step, COUNTS, published, stand_ins)
     assert [(one.snapshot_id, one.parent_id) for one in named.publications] == [(50, 40)] * 4
     renamed = [{REFINED: 51, RAW: 8}, {REFINED: 51, COUNTS: 4}, {REFINED: 3}, None]
     assert [one.pins for one in named.publications] == renamed
     assert (named.head, named.slices) == ((COUNTS, 50, 40), step.slices)
 
     # A step without a publish of its own keeps snapshots and head; its inputs may be published.
-    apart = naming_published(step, "aggregates/daily_revenue", published, stand_ins)
+    apart = publishing.naming_published(step, "aggregates/daily_revenue", published, stand_ins)
     assert (apart.head, [(one.snapshot_id, one.parent_id) for one in apart.publications]) == (step.head, [(5, 4)] * 4)
     assert (apart.publications[0].pins or {})[REFINED] == 51
-    assert naming_published(replace(step, head=None), COUNTS, published, stand_ins).head is None
+    assert publishing.naming_published(replace(step, head=None), COUNTS, published, stand_ins).head is None
 
 
 def test_a_cut_is_kept_for_each_publish_that_moved_a_table(ledger: Ledger) -> None:
@@ -257,7 +237,7 @@ class Recorded:
     def require(self, _: Connection) -> None:
         self.told.append("asked")
         if self.is_taken:
-            raise TakenOverError("rebuild 1", "another run works on it by now", "Look")
+            raise errors.TakenOverError("rebuild 1", "another run works on it by now", "Look")
 
     def write(self, _: Connection) -> None:
         self.told.append("written")
@@ -271,14 +251,14 @@ class Changing:
     def __init__(self, told: list[str]) -> None:
         self.told, self.changes, self.branches = told, self, SimpleNamespace(drop=lambda *_: None)
 
-    def prepare(self, change: Any, _: str) -> Prepared:
+    def prepare(self, change: Any, _: str) -> slice_changes.Prepared:
         return _prepared(change.table)
 
-    def discard(self, _: Prepared) -> None:
+    def discard(self, _: slice_changes.Prepared) -> None:
         self.told.append("discarded")
 
     def next_state(self, change: Any, _: str) -> Any:
-        return SimpleNamespace(table=change.table, published=Published(2, 1, {}))
+        return SimpleNamespace(table=change.table, published=slice_changes.Published(2, 1, {}))
 
     def require_restorable(self, _: Any) -> None:
         pass
@@ -286,16 +266,16 @@ class Changing:
     def commit_together(self, states: Any) -> None:
         self.told += [f"committed {state.table.key}" for state in states]
 
-    def commit(self, change: Any, *_: str) -> Published:
+    def commit(self, change: Any, *_: str) -> slice_changes.Published:
         self.told.append(f"committed {change.table.key}")
-        return Published(2, 1, {})
+        return slice_changes.Published(2, 1, {})
 
 
-def _request(alongside: Recorded | None = None, **more: Any) -> PublishRequest:
+def _request(alongside: Recorded | None = None, **more: Any) -> publishing.PublishRequest:
     former = LiveFiles({"former.parquet": None})
-    changes = [SliceChange(table, 1, frozenset({KEY}), LiveFiles(), former) for table in TABLES]
+    changes = [slice_changes.SliceChange(table, 1, frozenset({KEY}), LiveFiles(), former) for table in TABLES]
     steps = [(table.key, Changes(slices=[replace(MINE, table=table.key)])) for table in TABLES]
-    return PublishRequest("own", "own", changes, steps, alongside=alongside, **more)
+    return publishing.PublishRequest("own", "own", changes, steps, alongside=alongside, **more)
 
 
 def test_snapshots_that_are_shown_together_name_each_other_and_no_table_without_one() -> None:
@@ -316,9 +296,9 @@ COMMITS = [f"committed {table.key}" for table in TABLES]
 @pytest.mark.parametrize(
     ("publisher", "expected", "refused"),
     [
-        (OneTransaction, ["asked", "written"], ["discarded"] * 2),
-        (TablesTogether, ["asked", "written", *COMMITS], []),
-        (TableByTable, ["asked", *COMMITS, "written"], []),
+        (publishing.OneTransaction, ["asked", "written"], ["discarded"] * 2),
+        (publishing.TablesTogether, ["asked", "written", *COMMITS], []),
+        (publishing.TableByTable, ["asked", *COMMITS, "written"], []),
     ],
 )
 @pytest.mark.parametrize("any_ledger", ["sqlite"], indirect=True)
@@ -329,7 +309,7 @@ def test_what_else_a_publish_is_about_is_asked_before_a_table_changes(
     told: list[str] = []
     alongside = Recorded(told)
     alongside.is_taken = True
-    with pytest.raises(TakenOverError):
+    with pytest.raises(errors.TakenOverError):
         publisher(Changing(told), catalog).publish(_request(alongside))
     assert told == ["asked", *refused]
     assert catalog.slices(COUNTS, None) == {}
@@ -341,18 +321,18 @@ def test_what_else_a_publish_is_about_is_asked_before_a_table_changes(
     assert catalog.slices(COUNTS, None)[KEY].file_hash == "mine"
 
 
-@pytest.mark.parametrize("publisher", [OneTransaction, TablesTogether, TableByTable])
+@pytest.mark.parametrize("publisher", [publishing.OneTransaction, publishing.TablesTogether, publishing.TableByTable])
 @pytest.mark.parametrize("any_ledger", ["sqlite"], indirect=True)
 def test_what_moved_or_was_decided_meanwhile_changes_no_table(catalog: Ledger, publisher: Any) -> None:
     """Outcome: a moved input and an exclusion are conflicts before any table changes; the publish's own input is none."""
     told: list[str] = []
-    with pytest.raises(SliceConflictError, match="while slices were built from it"):
+    with pytest.raises(errors.SliceConflictError, match="while slices were built from it"):
         publisher(Changing(told), catalog).publish(_request(rests_on={(REFINED, KEY): MINE.digest}))
     batch = BatchKey(Source.REGULAR, "10001", DAY)
     catalog.interventions.exclude([Exclusion(batch, "object", "e", "sha", "a test account")], "person")
     delivery = DeliveryRecord(batch, "object", "e", 1, "sha", 1, 1, 0, 0, None, is_accepted=True)
     loaded = Changes(deliveries=[delivery], read_batches={batch: BatchAsRead({}, None)})
-    with pytest.raises(SliceConflictError, match="an operator excluded object meanwhile"):
+    with pytest.raises(errors.SliceConflictError, match="an operator excluded object meanwhile"):
         publisher(Changing(told), catalog).publish(replace(_request(), steps=[*_request().steps, (COUNTS, loaded)]))
     assert [one for one in told if one != "discarded"] == []
     publisher(Changing(told), catalog).publish(_request(rests_on={(COUNTS, KEY): MINE.digest}))
@@ -364,7 +344,7 @@ def _conflict(ledger: Ledger, ask: Any) -> frozenset[tuple[str, Slice]]:
     try:
         with ledger.transaction() as connection:
             ask(connection)
-    except SliceConflictError as conflict:
+    except errors.SliceConflictError as conflict:
         return conflict.slices if str(min(conflict.slices)[1]) in conflict.subject else frozenset()
     return frozenset()
 
@@ -380,9 +360,9 @@ def test_inputs_must_be_what_slices_were_built_from(ledger: Ledger) -> None:
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(2, 2, 2)), c=(FAR, EMPTY)) == frozenset()
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(3, 3, 3))) == {(REFINED, NEXT)}
     assert lost(a=(KEY, EMPTY), b=(FAR, MINE.digest)) == {(REFINED, KEY), (REFINED, FAR)}
-    with pytest.raises(SliceConflictError, match="run own published it"), ledger.transaction() as connection:
+    with pytest.raises(errors.SliceConflictError, match="run own published it"), ledger.transaction() as connection:
         require_inputs(connection, {(REFINED, KEY): EMPTY})
-    with pytest.raises(SliceConflictError, match="another run published it"), ledger.transaction() as connection:
+    with pytest.raises(errors.SliceConflictError, match="another run published it"), ledger.transaction() as connection:
         require_inputs(connection, {(REFINED, FAR): MINE.digest})
 
 
@@ -416,13 +396,13 @@ def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger
 
     late = Changes(slices=[replace(read, key=FAR), replace(MINE, read_hash="mine")])
     assert lost(late) == {(REFINED, KEY)}
-    with pytest.raises(SliceConflictError, match="run own published it since it was read"):
+    with pytest.raises(errors.SliceConflictError, match="run own published it since it was read"):
         strictly(late, "late")
     assert FAR not in ledger.slices(REFINED, None)
     # Maintenance joins files: the row stays its publisher's, which did nothing since.
     ledger.record(Changes(rewritten={(REFINED, KEY): ("next", "joined")}), "maintenance")
     for stale in (replace(read, read_hash="next"), replace(read, read_hash="next", verdict=Verdict.REFUSED)):
-        with pytest.raises(SliceConflictError, match="maintenance wrote its files anew since it was read"):
+        with pytest.raises(errors.SliceConflictError, match="maintenance wrote its files anew since it was read"):
             strictly(Changes(slices=[stale]), "late")
     ledger.record(Changes(rewritten={(REFINED, KEY): ("joined", "next")}), "maintenance")
     ledger.record(Changes(slices=[replace(MINE, table=RAW, file_hash="theirs")]), "other")

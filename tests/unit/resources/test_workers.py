@@ -14,27 +14,8 @@ import pytest
 
 from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerError
 from pipeline_assets.domain.settings import Settings, ShippedCode
+from resources.spark import worker_daemon, workers
 from resources.spark.session import engine_config
-from resources.spark.worker_daemon import (
-    PACKAGES,
-    SHARED,
-    VARIABLE,
-    decoded,
-    described,
-    differences_in,
-    digest_of,
-    encoded,
-)
-from resources.spark.workers import (
-    Attempt,
-    LastWords,
-    Shipped,
-    naming_a_dead_engine,
-    shipped,
-    unfit_among,
-    unfit_worker,
-    waiting_for_workers,
-)
 from tests.support.spark_cluster import a_python
 
 TASKS = (
@@ -54,28 +35,28 @@ _LOST = (
 )
 
 
-def sent(**settings: object) -> Shipped:
+def sent(**settings: object) -> workers.Shipped:
     """Archives that a cluster is sent with these settings."""
     places = {"landing_url": "s3://bucket/a", "warehouse_url": "s3://bucket/b", "spark_master": "spark://host:7077"}
-    return shipped(Settings(**{**places, **settings}), {})
+    return workers.shipped(Settings(**{**places, **settings}), {})
 
 
 def modules_in(content: bytes) -> set[str]:
     return {name for name in zipfile.ZipFile(BytesIO(content)).namelist() if not name.endswith("/")}
 
 
-def written(code: Shipped, folder: Path) -> tuple[Path, dict[str, str]]:
+def written(code: workers.Shipped, folder: Path) -> tuple[Path, dict[str, str]]:
     """The archive in this folder, and what a worker is told to expect."""
     assert code.name is not None
     archive = folder / code.name
     archive.write_bytes(code.content)
-    return archive, decoded(code.config[f"spark.executorEnv.{VARIABLE}"])
+    return archive, worker_daemon.decoded(code.config[f"spark.executorEnv.{worker_daemon.VARIABLE}"])
 
 
 def daemon(archive: Path, python: Path, expected: str | None) -> tuple[bool, str]:
     """Whether an executor's Python starts in the folder of its files, and its output."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
-    told = {"PYTHONPATH": archive.name} | ({VARIABLE: expected} if expected is not None else {})
+    told = {"PYTHONPATH": archive.name} | ({worker_daemon.VARIABLE: expected} if expected is not None else {})
     done = subprocess.run(
         [str(python), "-m", "resources.spark.worker_daemon", "pyspark.worker"],
         env={**inherited, **told},
@@ -109,16 +90,21 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.M
     assert added == {f"acme_tables/{name}" for name in inside}
     # The digest covers content, whether in folders or in an archive.
     with zipfile.ZipFile(BytesIO(theirs.content)) as packed:
-        expected = decoded(theirs.config[f"spark.executorEnv.{VARIABLE}"])["code of acme_tables"]
+        expected = worker_daemon.decoded(theirs.config[f"spark.executorEnv.{worker_daemon.VARIABLE}"])[
+            "code of acme_tables"
+        ]
         theirs_alone = ((name, packed.read(name)) for name in packed.namelist() if name.startswith("acme_"))
-        assert digest_of(theirs_alone) == expected
+        assert worker_daemon.digest_of(theirs_alone) == expected
     # Files that are not sent make no difference, where a worker has the package installed.
     (package / ".git" / "hooks" / "hook.py").write_text("x = 2\n")
     assert sent(extra_dimensions=("acme_tables.cities:CITIES",)).config == theirs.config
     (package / "cities.py").write_text("x = 2\n")
     changed = sent(extra_dimensions=("acme_tables.cities:CITIES",))
     assert len({first.name, theirs.name, changed.name}) == 3
-    assert changed.config[f"spark.executorEnv.{VARIABLE}"] != theirs.config[f"spark.executorEnv.{VARIABLE}"]
+    assert (
+        changed.config[f"spark.executorEnv.{worker_daemon.VARIABLE}"]
+        != theirs.config[f"spark.executorEnv.{worker_daemon.VARIABLE}"]
+    )
 
 
 @pytest.mark.parametrize("package_file", ["__init__.py", "of_italy.py"])
@@ -156,27 +142,27 @@ def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         sent(extra_aggregates=table)
     installed = sent(extra_aggregates=table, spark_ship_code=ShippedCode.INSTALLED)
     assert (installed.name, installed.content) == (None, b"")
-    assert list(installed.config) == [f"spark.executorEnv.{VARIABLE}"]
+    assert list(installed.config) == [f"spark.executorEnv.{worker_daemon.VARIABLE}"]
 
 
 def test_folders_of_code_that_a_user_names_come_after() -> None:
     settings = Settings(spark_master="spark://host:7077")
-    told = shipped(settings, {"spark.executorEnv.PYTHONPATH": "/their/folder"})
+    told = workers.shipped(settings, {"spark.executorEnv.PYTHONPATH": "/their/folder"})
     assert told.config["spark.executorEnv.PYTHONPATH"] == f"{told.name}:/their/folder"
 
 
 def test_what_is_expected_passes_through_the_shell_that_starts_a_container() -> None:
     """YARN writes executors' variables into a bash script in quotation marks. Outcome: they arrive unchanged."""
-    value = sent().config[f"spark.executorEnv.{VARIABLE}"]
-    script = f'set -o pipefail -e\nexport {VARIABLE}="{value}"\nprintenv {VARIABLE}'
+    value = sent().config[f"spark.executorEnv.{worker_daemon.VARIABLE}"]
+    script = f'set -o pipefail -e\nexport {worker_daemon.VARIABLE}="{value}"\nprintenv {worker_daemon.VARIABLE}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert decoded(done.stdout.rstrip("\n")) == described(("pipeline_assets", "resources"))
+    assert worker_daemon.decoded(done.stdout.rstrip("\n")) == worker_daemon.described(("pipeline_assets", "resources"))
 
 
 def test_all_packages_that_tasks_import_are_compared() -> None:
     """Outcome: packages that the tasks' modules import are compared, except those that others bring."""
-    modules = (*SHARED, *TASKS)
+    modules = (*worker_daemon.SHARED, *TASKS)
     program = f"import sys\nfor name in {modules!r}: __import__(name)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     owners = packages_distributions()
@@ -184,26 +170,28 @@ def test_all_packages_that_tasks_import_are_compared() -> None:
     brought = {"annotated-types", "certifi", "jmespath", "py4j", "pydantic-core", "pydantic_core", "python-dateutil", "pytz",
                "python-dotenv", "s3transfer", "setuptools", "six", "tidemark-pipeline", "typing-extensions",
                "typing_extensions", "typing-inspection", "urllib3", "cython", "greenlet", "tzdata"}  # fmt: skip
-    assert {name.replace("_", "-") for name in imported} - brought == set(PACKAGES)
+    assert {name.replace("_", "-") for name in imported} - brought == set(worker_daemon.PACKAGES)
 
 
 def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
     """Outcome: an executor's Python starts with the driver's versions, and otherwise ends with the difference."""
     archive, expected = written(sent(), tmp_path)
-    assert expected == described(("pipeline_assets", "resources"))
+    assert expected == worker_daemon.described(("pipeline_assets", "resources"))
     bare, other = a_python(tmp_path / "bare"), a_python(tmp_path / "other", msgspec="0.1.0")
-    assert daemon(archive, bare, encoded(expected)) == (True, "")
+    assert daemon(archive, bare, worker_daemon.encoded(expected)) == (True, "")
     for python, changes, what, there in (
         (other, {}, "msgspec", "0.1.0"),
         (bare, {"code of resources": "0" * 16}, "code of resources", expected["code of resources"]),
         (bare, {"pyarrow-of-theirs": "1.0"}, "pyarrow-of-theirs", None),
         (bare, {"Python": "3.99"}, "Python", expected["Python"]),
     ):
-        begins, said = daemon(archive, python, encoded(expected | changes))
+        begins, said = daemon(archive, python, worker_daemon.encoded(expected | changes))
         assert not begins
-        (found,) = differences_in(said)
+        (found,) = worker_daemon.differences_in(said)
         assert (found.what, found.here, found.there) == (what, (expected | changes)[what], there)
-        error = unfit_worker(f"{_LOST}org.apache.spark.SparkException: \nError from python worker:\n  {said}" * 2)
+        error = workers.unfit_worker(
+            f"{_LOST}org.apache.spark.SparkException: \nError from python worker:\n  {said}" * 2
+        )
         assert error is not None
         assert (error.subject, what in error.reason) == (f"worker {found.host}", True)
         assert "spark.executorEnv.PYTHONPATH" in error.hint
@@ -234,7 +222,7 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
 )
 def test_what_spark_says_of_a_worker_is_told_in_one_sentence(text: str, said: str | None) -> None:
     """Scenario: failures that clusters reported. Outcome: those of a worker's Python name host and reason."""
-    error = unfit_worker(_LOST + text)
+    error = workers.unfit_worker(_LOST + text)
     assert (error is None) == (said is None)
     if said is not None:
         assert str(error).startswith(said)
@@ -244,28 +232,31 @@ def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
     """Outcome: an unfit worker's failed attempt is an error though the job succeeds; a lost executor is none."""
     program = 'Cannot run program "/opt/python": error=2\n\tat org.apache.spark.api.python.PythonWorkerFactory'
     other = 'tidemark-worker {"host": "ip-10-0-0-7", "what": "msgspec", "here": "0.22.0", "there": "0.1.0"}\n'
-    fit, lost = Attempt("0", "10.0.0.6", None), "ExecutorLostFailure (executor 1 exited unrelated to the running tasks)"
+    fit, lost = (
+        workers.Attempt("0", "10.0.0.6", None),
+        "ExecutorLostFailure (executor 1 exited unrelated to the running tasks)",
+    )
     for failure, said in (
         (program, "worker 10.0.0.7: its Python does not start: Cannot run program"),
         (other, "worker ip-10-0-0-7: msgspec is 0.1.0 there and 0.22.0 here"),
         (lost, None),
     ):
-        unfit = unfit_among([fit, Attempt("1", "10.0.0.7", failure), fit])
+        unfit = workers.unfit_among([fit, workers.Attempt("1", "10.0.0.7", failure), fit])
         assert (unfit is None) == (said is None)
         assert str(unfit).startswith(str(said))
         assert unfit is None or unfit.hint.endswith("; nothing was read or written")
     # In mid-load its host is unknown.
     for failure in (program, other):
-        assert "nothing was" not in str(unfit_worker(failure))
+        assert "nothing was" not in str(workers.unfit_worker(failure))
 
 
 def test_executors_that_are_asked_for_at_once_are_waited_for() -> None:
     """Outcome: a session waits for its cores where Spark would not, except with executors on demand."""
     ratio, patience = "spark.scheduler.minRegisteredResourcesRatio", "spark.scheduler.maxRegisteredResourcesWaitingTime"
-    assert set(waiting_for_workers("spark://host:7077", {})) == {ratio, patience}
+    assert set(workers.waiting_for_workers("spark://host:7077", {})) == {ratio, patience}
     for master in ("yarn", "k8s://https://host:6443", "local[2]"):
-        assert waiting_for_workers(master, {}) == {}
-    assert waiting_for_workers("spark://host:7077", {"spark.dynamicAllocation.enabled": "true"}) == {}
+        assert workers.waiting_for_workers(master, {}) == {}
+    assert workers.waiting_for_workers("spark://host:7077", {"spark.dynamicAllocation.enabled": "true"}) == {}
     patient = engine_config(Settings(spark_master="spark://host:7077", spark_config={patience: "1m"}))
     assert (patient[ratio], patient[patience]) == ("1.0", "1m")
 
@@ -281,8 +272,8 @@ def test_a_worker_that_comes_later_is_named_as_well() -> None:
         told = f'{_LOST}Cannot run program "/opt/python"\n\tat org.apache.spark.api.python.PythonWorkerFactory'
         raise ValueError("while reading") from RuntimeError(told)
 
-    words = LastWords(lambda _: None)
+    words = workers.LastWords(lambda _: None)
     said = r"worker 10\.0\.0\.7: its Python does not start: Cannot run program"
-    with pytest.raises(WorkerError, match=said), naming_a_dead_engine(Session, words, "1g"):  # type: ignore[arg-type]
+    with pytest.raises(WorkerError, match=said), workers.naming_a_dead_engine(Session, words, "1g"):  # type: ignore[arg-type]
         fail()
     assert not issubclass(WorkerError, EngineError)
