@@ -27,8 +27,6 @@ from resources.spark.session import catalog_config, engine_config, spark_resourc
 from tests.support.s3 import served
 
 _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
-
-
 _REST = "https://catalog.internal/api"
 
 
@@ -65,19 +63,15 @@ def test_a_rest_catalog_is_where_its_address_says(tmp_path: Path) -> None:
 
 def test_a_person_knows_better_of_a_rest_catalog_alone() -> None:
     """Outcome: an operator's values win for REST; a database keeps ours, and gets the remaining ones."""
-    prefix, names = "spark.sql.catalog.lake", ("", ".warehouse", ".header.X-Tenant")
-    theirs, ours = (
-        ("acme.Catalog", "analytics", "acme"),
-        ("org.apache.iceberg.spark.SparkCatalog", "s3://lake/tidemark", "acme"),
-    )
-    given = {f"{prefix}{name}": value for name, value in zip(names, theirs, strict=True)} | {
-        f"{prefix}2.warehouse": "other"
-    }
+    names = [f"spark.sql.catalog.lake{end}" for end in ("", ".warehouse", ".header.X-Tenant")]
+    theirs, other = ["acme.Catalog", "analytics", "acme"], "spark.sql.catalog.lake2.warehouse"
+    ours = ["org.apache.iceberg.spark.SparkCatalog", "s3://lake/tidemark", "acme"]
+    given = dict(zip([*names, other], [*theirs, "other"], strict=True))
     places = {"ledger_url": "sqlite:////data/ledger.db", "warehouse_url": "s3://lake/tidemark"}
     for url, expected in ((_REST, theirs), ("sqlite:////data/catalog.db", ours)):
         config = catalog_config(Settings(catalog_url=url, spark_config=given, **places))
-        assert tuple(config[f"{prefix}{name}"] for name in names) == expected
-        assert f"{prefix}2.warehouse" not in config
+        assert [config[name] for name in names] == expected
+        assert other not in config
 
 
 @pytest.mark.parametrize(
@@ -124,12 +118,10 @@ def test_jars_lie_where_an_archive_of_classes_can_hold_them(tmp_path: Path) -> N
     theirs = {"spark.jars": "their.jar", "spark.driver.extraClassPath": "/their/folder"}
     assert jvm_options(tmp_path) == ""
     (tmp_path / "classes.jsa").touch()
-    found = engine_config(Settings(jars_dir=tmp_path, spark_master="local[4]"))
-    assert (found["spark.driver.extraClassPath"], found["spark.jars"]) == (":".join(ours), "")
-    assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in found["spark.driver.defaultJavaOptions"]
-    found = engine_config(Settings(jars_dir=tmp_path, spark_master="local", spark_config=theirs))
-    paths = ":".join([*ours, "/their/folder"])
-    assert (found["spark.driver.extraClassPath"], found["spark.jars"]) == (paths, "their.jar")
+    for config, paths, sent in (({}, ours, ""), (theirs, [*ours, "/their/folder"], "their.jar")):
+        found = engine_config(Settings(jars_dir=tmp_path, spark_master="local[4]", spark_config=config))
+        assert (found["spark.driver.extraClassPath"], found["spark.jars"]) == (":".join(paths), sent)
+        assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in found["spark.driver.defaultJavaOptions"]
     for elsewhere in ("spark://spark.internal:7077", "local-cluster[2,1,1024]"):
         found = engine_config(Settings(jars_dir=tmp_path, spark_master=elsewhere))
         assert found["spark.jars"] == ",".join(ours)
@@ -171,18 +163,15 @@ def test_nothing_that_a_person_sets_moves_the_zone() -> None:
 def test_without_java_the_engine_says_so(config: dict[str, str], tmp_path: Path) -> None:
     """Outcome: without Java, one sentence instead of an exited gateway, also with a secret among Spark's settings."""
     program = (
-        "from pipeline_assets.domain.errors import EngineError\n"
         "from pipeline_assets.domain.settings import Settings\n"
         "from resources.spark.session import spark_resource\n"
-        "try:\n"
-        f"    spark_resource(Settings(spark_config={config!r})).spark_session\n"
-        "except EngineError as error:\n"
-        "    print(error)\n"
+        f"spark_resource(Settings(spark_config={config!r})).spark_session\n"
     )
     environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": str(PROJECT_ROOT)}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"Java: is not in JAVA_HOME ({tmp_path}). Install Java 17 or 21")
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = f"EngineError: Java: is not in JAVA_HOME ({tmp_path}). Install Java 17 or 21"
+    assert said in done.stderr.splitlines()[-1]
 
 
 BODY = bytes(range(256)) * 4096
@@ -225,25 +214,19 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_a_jar_is_fetched_once_and_again_when_it_is_not_the_pinned_one(repository: Repository, tmp_path: Path) -> None:
+    """A terminal shows a bar."""
     folder = tmp_path / "new" / "jars"
-    told = io.StringIO()
+    told, drawn, jar = io.StringIO(), io.StringIO(), folder / "thing-1.2.jar"
     with downloads_shown(PlainConsole(file=told, width=100)):
-        assert fetch(folder, [JAR], url=f"{repository.url}/") == [folder / "thing-1.2.jar"]
+        assert fetch(folder, [JAR], url=f"{repository.url}/") == [jar]
     assert told.getvalue() == "fetching thing-1.2.jar (1 MiB)\n"
     assert repository.asked == ["/mirror/org/example/deep/thing/1.2/thing-1.2.jar"]
     assert fetch(folder, [JAR], url=repository.url) == []
-    (folder / "thing-1.2.jar").write_bytes(BODY[:-1])
-    assert fetch(folder, [JAR], url=repository.url) == [folder / "thing-1.2.jar"]
-    assert (folder / "thing-1.2.jar").read_bytes() == BODY
-    assert names_in(folder) == ["thing-1.2.jar"]
-    assert len(repository.asked) == 2
-
-
-def test_a_terminal_shows_a_bar(repository: Repository, tmp_path: Path) -> None:
-    told = io.StringIO()
-    with downloads_shown(PlainConsole(file=told, width=100, force_terminal=True)):
-        fetch(tmp_path, [JAR], url=repository.url)
-    assert all(shown in told.getvalue() for shown in ("thing-1.2.jar", "━"))
+    jar.write_bytes(BODY[:-1])
+    with downloads_shown(PlainConsole(file=drawn, width=100, force_terminal=True)):
+        assert fetch(folder, [JAR], url=repository.url) == [jar]
+    assert all(shown in drawn.getvalue() for shown in ("thing-1.2.jar", "━"))
+    assert (jar.read_bytes(), names_in(folder), len(repository.asked)) == (BODY, ["thing-1.2.jar"], 2)
 
 
 @pytest.mark.parametrize("answers", [["cut", "cut", "whole"], ["503", "429", "whole"]])
@@ -313,9 +296,8 @@ def test_a_cache_is_filled_at_first_use_and_a_folder_that_was_named_is_not(
     monkeypatch.setattr(jars, "is_clone", lambda: False)
     settings = Settings(jars_url=repository.url)
     expected = [tmp_path / "cache" / name for name in ("thing-1.2.jar", "other-1.2.jar")]
-    assert available(settings) == expected
+    assert available(settings) == available(settings) == expected
     assert all(path.read_bytes() == BODY for path in expected)
-    assert available(settings) == expected
     assert len(repository.asked) == 2
     with pytest.raises(JarError, match=r"is missing.*tidemark setup"):
         available(Settings(jars_url=repository.url, jars_dir=tmp_path / "named"))
