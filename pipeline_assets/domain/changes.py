@@ -197,12 +197,10 @@ def explain_change(
     figures = {f"{name}_before": value for name, value in before.figures.items()}
     figures |= {f"{name}_after": value for name, value in after.items()}
     figures |= keys.figures if keys is not None else {}
-    if before.is_again(content) or not is_bounded(before.figures, after, was_final=was_final, settings=settings):
-        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
-    beyond = [
-        *_measures_beyond(table, before.figures, after, brought, settings),
-        *_keys_beyond(table, before, keys, brought, settings),
-    ]
+    beyond: list[str] = []
+    if not before.is_again(content) and is_bounded(before.figures, after, was_final=was_final, settings=settings):
+        beyond += _measures_beyond(table, before.figures, after, brought, settings)
+        beyond += _keys_beyond(table, before, keys, brought, settings)
     if not beyond:
         return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
     if accepted_reason is not None:

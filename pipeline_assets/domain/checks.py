@@ -73,17 +73,10 @@ class Check:
     CHANGE_IS_EXPLAINED = CheckRule(
         "change_is_explained",
         "A final slice does not shrink or grow beyond bounds unless an operator accepts it.",
-        settings_read=(
-            "change_min_rows",
-            "change_max_shrink",
-            "change_max_growth",
-            "change_bounds",
-        ),
+        settings_read=("change_min_rows", "change_max_shrink", "change_max_growth", "change_bounds"),
     )
     RECONCILES_WITH_REFINED = CheckRule(
-        "reconciles_with_refined",
-        "Totals equal those of the refined slice.",
-        evaluate=_reconcile_with_refined,
+        "reconciles_with_refined", "Totals equal those of the refined slice.", evaluate=_reconcile_with_refined
     )
     RECONCILES_WITH_GOLDEN = CheckRule(
         "reconciles_with_golden",
@@ -108,12 +101,7 @@ class Check:
         "intervals_are_whole",
         "No id has two intervals on one day; a delivered history is whole, and tells of about as many items on each day as the "
         "one before it, unless an operator accepts it.",
-        settings_read=(
-            "max_snapshot_bytes",
-            "max_line_bytes",
-            "snapshot_max_shrink",
-            "snapshot_max_growth",
-        ),
+        settings_read=("max_snapshot_bytes", "max_line_bytes", "snapshot_max_shrink", "snapshot_max_growth"),
     )
     ITEMS_ARE_KNOWN = CheckRule(
         "items_are_known", "The items are those of the day of the events, or the check names whose they are."

@@ -14,15 +14,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK = "***"
-URL_SETTINGS = (
-    "landing_url",
-    "warehouse_url",
-    "catalog_url",
-    "ledger_url",
-    "golden_url",
-    "export_api_url",
-    "jars_url",
-)
+URL_SETTINGS = ("landing_url", "warehouse_url", "catalog_url", "ledger_url", "golden_url", "export_api_url", "jars_url")
 NAMES_OF_SECRETS = (
     r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|(?:access|private|api)[._-]?key"
     r"|authorization|\.header\."
@@ -167,19 +159,16 @@ def _present() -> list[str]:
 @lru_cache(maxsize=64)
 def _spellings(secrets: frozenset[str]) -> list[str]:
     """Each secret as it is, and as a URL, a literal, JSON or base64 writes it; longest first."""
-    forms = {
-        form
-        for secret in secrets
-        for form in (
-            secret,
+    forms = set(secrets)
+    for secret in secrets:
+        forms |= {
             quote(secret, safe=""),
             quote(secret),
             quote_plus(secret),
             repr(secret)[1:-1],
             json.dumps(secret)[1:-1],
-            base64.b64encode(secret.encode("utf-8", "surrogateescape")).decode().rstrip("="),
-        )
-    }
+        }
+        forms.add(base64.b64encode(secret.encode("utf-8", "surrogateescape")).decode().rstrip("="))
     return sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
 
 

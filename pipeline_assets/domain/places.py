@@ -12,29 +12,16 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 _METADATA = tuple(
-    ip_network(text)
-    for text in (
-        "fd00:ec2::/32",  # AWS: metadata, time and names of an instance by IPv6
-        "fd20:ce::/64",  # Google
-        "100.100.100.200/32",  # Alibaba
-        "168.63.129.16/32",  # Azure's host
-        "192.0.0.192/32",  # Oracle
-    )
+    map(ip_network, ("fd00:ec2::/32", "fd20:ce::/64", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"))
 )
-"""Metadata services that do not use link-local addresses, such as 169.254.169.254."""
+"""Metadata services of AWS, Google, Alibaba, Azure and Oracle that do not use link-local addresses, such as 169.254.169.254."""
 _METADATA_NAMES = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
 )
 _TRANSLATED = ip_network("64:ff9b::/96")
 """IPv4 behind a translator (RFC 6052)."""
-_OF_NO_MACHINE = tuple(
-    ip_network(text)
-    for text in (
-        "0.0.0.0/8",  # this network: some systems take all of it for themselves
-        "64:ff9b:1::/48",  # IPv4 behind a translator, which alone knows where in the address it stands (RFC 8215)
-        "::ffff:0:0:0/96",  # the same (RFC 2765)
-    )
-)
+_OF_NO_MACHINE = tuple(map(ip_network, ("0.0.0.0/8", "64:ff9b:1::/48", "::ffff:0:0:0/96")))
+"""This network, and IPv4 behind translators that alone know where in the address it stands (RFC 8215, RFC 2765)."""
 _ISATAP = frozenset({0x5EFE, 0x200_5EFE})
 """Beginnings of interface numbers that end in an IPv4 address (RFC 5214)."""
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")

@@ -128,19 +128,12 @@ class SliceDifference:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, for the ledger and for output."""
-        keys = self.keys
-        return {
-            "rows": list(self.rows),
-            "measures": {name: list(values) for name, values in sorted(self.measures.items())},
-            "keys": None
-            if keys is None
-            else {
-                "kept": keys.kept,
-                "only_rebuilt": dict(keys.added),
-                "only_published": dict(keys.removed),
-                "different": dict(keys.changed),
-            },
-        }
+        one, keys = self.keys, None
+        if one is not None:
+            sides = {"only_rebuilt": one.added, "only_published": one.removed, "different": one.changed}
+            keys = {"kept": one.kept, **{name: dict(causes) for name, causes in sides.items()}}
+        measures = {name: list(values) for name, values in sorted(self.measures.items())}
+        return {"rows": list(self.rows), "measures": measures, "keys": keys}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:

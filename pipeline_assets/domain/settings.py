@@ -13,21 +13,11 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from pipeline_assets.domain import places
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.json_members import property_path
 from pipeline_assets.domain.machine import default_object_bytes, is_on_this_machine
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
-from pipeline_assets.domain.places import (
-    METRICS_SUFFIX,
-    is_rest_catalog,
-    is_web_address,
-    local_path,
-    refusal_of_web_address,
-    require_one_question,
-    require_supported_catalog,
-    require_supported_database,
-    require_supported_place,
-)
 from pipeline_assets.domain.slices import Source
 
 ENV_PREFIX = "TIDEMARK_"
@@ -151,10 +141,7 @@ class Settings(BaseSettings):
     price_properties: _Names = ("$price", "price")
     quantity_properties: _Names = ("$quantity", "quantity")
     currency_properties: _Names = ("$currency", "currency")
-    event_types_without_revenue: _Names = (
-        "[Amplitude] Revenue (Verified)",
-        "[Amplitude] Revenue (Unverified)",
-    )
+    event_types_without_revenue: _Names = ("[Amplitude] Revenue (Verified)", "[Amplitude] Revenue (Unverified)")
 
     item_properties: _Names = ("item_id",)
     active_statuses: _Names = ("ACTIVE",)
@@ -201,7 +188,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         unknown = sorted(set(self.sparse_projects) - set(self.projects))
-        is_rest = is_rest_catalog(self.catalog_url)
+        is_rest = places.is_rest_catalog(self.catalog_url)
         _require(not unknown, f"sparse_projects names {', '.join(unknown)[:30]}, which is not among projects")
         _require(
             self.ledger_url is not None or not is_rest,
@@ -303,7 +290,7 @@ def _reachable_owners(value: tuple[str, ...]) -> None:
 def _reachable_receivers(value: tuple[str, ...]) -> None:
     for number, url in enumerate(value, 1):
         # The messages omit addresses, which may hold a secret.
-        refusal = refusal_of_web_address(url)
+        refusal = places.refusal_of_web_address(url)
         _require(refusal is None, f"address {number} of {len(value)} {refusal}")
     _require(len(set(value)) == len(value), "an address is named twice")
 
@@ -311,14 +298,14 @@ def _reachable_receivers(value: tuple[str, ...]) -> None:
 def _ranged_query(value: str) -> None:
     is_ranged = ":first_day" in value and ":last_day" in value
     _require(is_ranged, "it does not name :first_day and :last_day, so that it would read all of a history each time")
-    require_one_question(value)
+    places.require_one_question(value)
 
 
 def _plain_server(value: str) -> None:
     keys = "keys belong to TIDEMARK_EXPORT_KEY_{project} and TIDEMARK_EXPORT_SECRET_{project}"
     is_plain = re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value) is not None
     _require(is_plain, f"it is not https://host[:port][/path]; {keys}")
-    refusal = refusal_of_web_address(value)
+    refusal = places.refusal_of_web_address(value)
     _require(refusal is None, f"it {refusal}")
 
 
@@ -335,9 +322,9 @@ def _readable_properties(names: tuple[str, ...]) -> None:
 
 
 _RULES: Mapping[str, Callable[[Any], None]] = {
-    **dict.fromkeys(("landing_url", "warehouse_url"), require_supported_place),
-    "catalog_url": require_supported_catalog,
-    **dict.fromkeys(("ledger_url", "golden_url"), require_supported_database),
+    **dict.fromkeys(("landing_url", "warehouse_url"), places.require_supported_place),
+    "catalog_url": places.require_supported_catalog,
+    **dict.fromkeys(("ledger_url", "golden_url"), places.require_supported_database),
     **dict.fromkeys(("projects", "sparse_projects"), _plain_projects),
     "owners": _reachable_owners,
     "notify_urls": _reachable_receivers,
@@ -351,10 +338,10 @@ _RULES: Mapping[str, Callable[[Any], None]] = {
     ),
     "export_api_url": _plain_server,
     "golden_query": _ranged_query,
-    "jars_url": lambda value: _require(is_web_address(value), "is not http:// or https:// with a host"),
+    "jars_url": lambda value: _require(places.is_web_address(value), "is not http:// or https:// with a host"),
     "metrics_file": lambda value: _require(
-        value.suffix == METRICS_SUFFIX,
-        f"it does not end in {METRICS_SUFFIX}: the textfile collector of node_exporter reads no other files",
+        value.suffix == places.METRICS_SUFFIX,
+        f"it does not end in {places.METRICS_SUFFIX}: the textfile collector of node_exporter reads no other files",
     ),
 }
 """Setting -> check that raises ValueError."""
@@ -365,7 +352,7 @@ def require_cluster_settings(settings: Settings) -> None:
     if is_on_this_machine(settings.spark_master):
         return
     for name in ("landing_url", "warehouse_url"):
-        if local_path(getattr(settings, name)) is not None and not settings.spark_shared_disk:
+        if places.local_path(getattr(settings, name)) is not None and not settings.spark_shared_disk:
             raise SettingsError(
                 name,
                 "is a folder of this machine, while spark_master names a cluster",

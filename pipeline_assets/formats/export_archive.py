@@ -28,14 +28,8 @@ _MOST_DIRECTORY_BYTES = 16 * 1024**2
 _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _READ_FAILURES = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    OSError,
-    ValueError,
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(EOFError, NotImplementedError, RuntimeError, OSError, ValueError),
 )
 
 
@@ -163,23 +157,17 @@ def _delivery(subject: str, grammar: ObjectKeys, project_id: str, info: zipfile.
 
 def _bound(info: zipfile.ZipInfo, max_member_bytes: int, room: int) -> tuple[int, str, str]:
     """The most bytes that a member may decompress to; the error and the hint for more."""
-    stored, ask = max(info.compress_size, _RATIO_BYTES), "ask the vendor what it exports"
+    ask, stored = "ask the vendor what it exports", f"{info.compress_size:,} bytes it is stored in"
+    genuine = f"If it is genuine, raise TIDEMARK_MAX_OBJECT_BYTES; else {ask}"
+    left = f"more than the {room:,} bytes that are left of {MOST_TOTAL_BYTES:,} for one answer"
     bounds = (
         (
-            stored * MOST_RATIO,
-            f"more than {MOST_RATIO} times the {info.compress_size:,} bytes it is stored in",
+            max(info.compress_size, _RATIO_BYTES) * MOST_RATIO,
+            f"more than {MOST_RATIO} times the {stored}",
             ask.capitalize(),
         ),
-        (
-            max_member_bytes,
-            f"more than {max_member_bytes:,} bytes",
-            f"If it is genuine, raise TIDEMARK_MAX_OBJECT_BYTES; else {ask}",
-        ),
-        (
-            room,
-            f"more than the {room:,} bytes that are left of {MOST_TOTAL_BYTES:,} for one answer",
-            "Recover fewer hours at a time",
-        ),
+        (max_member_bytes, f"more than {max_member_bytes:,} bytes", genuine),
+        (room, left, "Recover fewer hours at a time"),
     )
     return min(bounds, key=lambda bound: bound[0])
 

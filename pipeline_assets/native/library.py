@@ -60,13 +60,7 @@ class Bytes(Structure):
 class HashedColumn(Structure):
     """A column of rows to hash, in Arrow's layout; `HashedColumn` in native/src/ffi.rs."""
 
-    _fields_ = (
-        ("kind", c_uint64),
-        ("validity", Bytes),
-        ("offsets", Bytes),
-        ("values", Bytes),
-        ("first_bit", c_uint64),
-    )
+    _fields_ = (("kind", c_uint64), ("validity", Bytes), ("offsets", Bytes), ("values", Bytes), ("first_bit", c_uint64))
 
 
 _FUNCTIONS: Mapping[str, tuple[Any, ...]] = {

@@ -6,19 +6,7 @@ import pyspark.sql.functions as F
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
-from pipeline_assets.transforms.fold import (
-    EVENT_TYPE,
-    MERGED,
-    MONEY,
-    MONEY_COLUMNS,
-    PLATFORM,
-    USER,
-    USER_COLUMNS,
-    Fold,
-    fold_active_users,
-    fold_daily_revenue,
-    fold_event_counts,
-)
+from pipeline_assets.transforms import fold
 
 EVENT_COUNTS = AggregateTable(
     key="aggregates/event_counts",
@@ -28,7 +16,7 @@ EVENT_COUNTS = AggregateTable(
         PROJECT_ID,
         TableColumn("event_type", "string"),
         TableColumn("events", "bigint"),
-        TableColumn("users", "bigint", f"distinct users; {MERGED}", sources=USER_COLUMNS),
+        TableColumn("users", "bigint", f"distinct users; {fold.MERGED}", sources=fold.USER_COLUMNS),
     ),
     write_order=("event_type",),
     version="3",
@@ -36,19 +24,19 @@ EVENT_COUNTS = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
-    fold=Fold((EVENT_TYPE, USER), fold_event_counts),
+    fold=fold.Fold((fold.EVENT_TYPE, fold.USER), fold.fold_event_counts),
     measures={"events": Measure(lambda: F.sum("events"))},
 )
 
 
 ACTIVE_USERS = AggregateTable(
     key="aggregates/active_users",
-    description=f"Exact distinct users per day, project and platform; {MERGED}.",
+    description=f"Exact distinct users per day, project and platform; {fold.MERGED}.",
     columns=(
         EVENT_DATE,
         PROJECT_ID,
         TableColumn("platform", "string", "`unknown` where absent or blank"),
-        TableColumn("active_users", "bigint", f"exact distinct users; {MERGED}", sources=USER_COLUMNS),
+        TableColumn("active_users", "bigint", f"exact distinct users; {fold.MERGED}", sources=fold.USER_COLUMNS),
     ),
     write_order=("platform",),
     version="3",
@@ -56,7 +44,7 @@ ACTIVE_USERS = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
-    fold=Fold((PLATFORM, USER), fold_active_users),
+    fold=fold.Fold((fold.PLATFORM, fold.USER), fold.fold_active_users),
     measures={"active_users": Measure(lambda: F.sum("active_users"))},
 )
 
@@ -67,10 +55,15 @@ DAILY_REVENUE = AggregateTable(
     columns=(
         EVENT_DATE,
         PROJECT_ID,
-        TableColumn("currency", "string", "`unknown` where absent or blank", sources=MONEY_COLUMNS),
-        TableColumn("revenue", "decimal(38,6)", "in units of the currency", sources=MONEY_COLUMNS),
-        TableColumn("purchases", "bigint", "events with revenue", sources=MONEY_COLUMNS),
-        TableColumn("paying_users", "bigint", f"distinct users; {MERGED}", sources=(*MONEY_COLUMNS, *USER_COLUMNS)),
+        TableColumn("currency", "string", "`unknown` where absent or blank", sources=fold.MONEY_COLUMNS),
+        TableColumn("revenue", "decimal(38,6)", "in units of the currency", sources=fold.MONEY_COLUMNS),
+        TableColumn("purchases", "bigint", "events with revenue", sources=fold.MONEY_COLUMNS),
+        TableColumn(
+            "paying_users",
+            "bigint",
+            f"distinct users; {fold.MERGED}",
+            sources=(*fold.MONEY_COLUMNS, *fold.USER_COLUMNS),
+        ),
     ),
     write_order=("currency",),
     version="3",
@@ -85,7 +78,7 @@ DAILY_REVENUE = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
-    fold=Fold((MONEY, USER), fold_daily_revenue),
+    fold=fold.Fold((fold.MONEY, fold.USER), fold.fold_daily_revenue),
     measures={
         "revenue": Measure(lambda: F.sum("revenue"), is_count=False),
         "purchases": Measure(lambda: F.sum("purchases")),

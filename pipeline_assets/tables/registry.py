@@ -75,13 +75,13 @@ def ancestors(table: Table) -> tuple[Table, ...]:
 
 def with_descendants(table: Table) -> tuple[Table, ...]:
     """The table and all tables built from it, directly or indirectly, in topological order."""
-    return tuple(other for other in EVERY_TABLE if other == table or table in ancestors(other))
+    return (table, *downstream_of(table.key))
 
 
 def downstream_of(key: str) -> tuple[Table, ...]:
     """All tables built from the table with this key, directly or indirectly, in topological order; raises KeyError."""
     table = table_by_key(key)
-    return tuple(other for other in with_descendants(table) if other != table)
+    return tuple(other for other in EVERY_TABLE if table in ancestors(other))
 
 
 def measures_of(key: str) -> tuple[str, ...]:

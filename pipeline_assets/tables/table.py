@@ -48,14 +48,6 @@ class TableKind:
         """The most days between two slices that can exchange rows (0: none do); these are published and rolled back together."""
         return 0
 
-    def reads_landing(self, table: str, settings: Settings) -> bool:
-        """Whether a slice of this table (a key) is read from one object in landing."""
-        return False
-
-    def reads_history(self, table: str, settings: Settings) -> bool:
-        """Whether one object holds the data of all slices of this table (a key)."""
-        return False
-
     def projects(self, projects: Sequence[str]) -> tuple[str, ...]:
         """The projects that the table's slices are filed under when a load is asked for `projects`."""
         return (ALL_PROJECTS,) if self.is_shared else tuple(projects)
@@ -108,10 +100,6 @@ class Snapshot(TableKind):
     name = "snapshot"
     is_shared = True
 
-    def reads_landing(self, table: str, settings: Settings) -> bool:
-        """True: every snapshot is read from its object."""
-        return True
-
 
 class Validity(TableKind):
     """The intervals during which items had a status, from snapshots or delivered; a slice a month, filed under its first day."""
@@ -119,21 +107,13 @@ class Validity(TableKind):
     name = "validity"
     is_shared = True
 
-    def reads_landing(self, table: str, settings: Settings) -> bool:
-        """Whether `delivered_intervals` names the dimension."""
-        return table in {f"{_DIMENSIONS}{name}_validity" for name in settings.delivered_intervals}
-
-    def reads_history(self, table: str, settings: Settings) -> bool:
-        """As `reads_landing`: each delivery holds the whole history."""
-        return self.reads_landing(table, settings)
-
     def slice_day(self, day: date) -> date:
         """The first day of the month of `day`."""
         return day.replace(day=1)
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """All days of the month, because intervals end with it; none if a history is delivered."""
-        if self.reads_history(f"{upstream.removesuffix('_snapshot')}_validity", settings):
+        if _is_history(f"{upstream.removesuffix('_snapshot')}_validity", settings):
             return ()
         return tuple(day + timedelta(days=number) for number in range(monthrange(day.year, day.month)[1]))
 
@@ -155,6 +135,10 @@ class AsOf(TableKind):
     def input_slices(self, upstream: str, key: Slice, settings: Settings) -> tuple[Slice, ...]:
         """Slices of events only: the ledger decides which snapshot is used for a day (load/staleness/as_of.py)."""
         return () if is_dimension(upstream) else super().input_slices(upstream, key, settings)
+
+
+def _is_history(key: str, settings: Settings) -> bool:
+    return key in {f"{_DIMENSIONS}{name}_validity" for name in settings.delivered_intervals}
 
 
 def is_dimension(key: str) -> bool:
@@ -240,12 +224,12 @@ class Table:
         )
 
     def reads_landing(self, settings: Settings) -> bool:
-        """As `TableKind.reads_landing`."""
-        return self.kind.reads_landing(self.key, settings)
+        """Whether a slice is read from one object in landing: a snapshot, or delivered intervals."""
+        return self.kind is SNAPSHOT or self.reads_history(settings)
 
     def reads_history(self, settings: Settings) -> bool:
-        """As `TableKind.reads_history`."""
-        return self.kind.reads_history(self.key, settings)
+        """Whether one object holds the data of all slices: of intervals that `delivered_intervals` names."""
+        return _is_history(self.key, settings)
 
     def recorded_settings(self, settings: Settings) -> dict[str, Any]:
         """Name -> value of the settings that affect the build, for its publication record; the same on every machine."""

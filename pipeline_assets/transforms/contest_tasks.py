@@ -12,23 +12,7 @@ import pyarrow as pa
 
 from pipeline_assets.domain.identity import with_tie
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
-from pipeline_assets.transforms.contest import (
-    PROCESSED,
-    READ_TYPES,
-    RECEIVED,
-    SCHEMA,
-    best_near,
-    best_of_days,
-    cells_of,
-    contested_rows,
-    decide,
-    equal_numbers,
-    group_numbers,
-    key_numbers,
-    neighbours,
-    numbers_of,
-    source_places,
-)
+from pipeline_assets.transforms import contest
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import (
     KEY,
@@ -48,8 +32,8 @@ _RIVAL = {
     "_day": "int",
     **dict.fromkeys(KEY, "bigint"),
     ROW_ID: "string",
-    RECEIVED: "timestamp",
-    PROCESSED: "timestamp",
+    contest.RECEIVED: "timestamp",
+    contest.PROCESSED: "timestamp",
     "_source": "string",
 }
 """Columns that competing rows compare. Content only decides ties, and a slice with a tie never counts as unchanged."""
@@ -78,21 +62,21 @@ def competing_sums(
 ) -> dict[Slice, CompetingSum]:
     """Slice -> its competing rows among these (SCHEMA); equal rows count once, guests only show that a day holds the key."""
     counted = np.ones(rows.num_rows, dtype=np.bool_) if is_guest is None else ~is_guest
-    is_beside = _are_beside(key_numbers(rows), numbers_of(rows["_day"]), window_days)
+    is_beside = _are_beside(contest.key_numbers(rows), contest.numbers_of(rows["_day"]), window_days)
     if not is_beside.any():
         return {}
     rows, counted = rows.filter(pa.array(is_beside)).combine_chunks(), counted[is_beside]
-    keys = key_numbers(rows)
+    keys = contest.key_numbers(rows)
     is_one = _one_of_equals(rows, keys, precedence, counted)
     rows, counted, keys = rows.filter(pa.array(is_one)).combine_chunks(), counted[is_one], keys[is_one]
-    days = numbers_of(rows["_day"])
-    cells, first, at = np.unique(cells_of(keys, days, window_days), return_index=True, return_inverse=True)
+    days = contest.numbers_of(rows["_day"])
+    cells, first, at = np.unique(contest.cells_of(keys, days, window_days), return_index=True, return_inverse=True)
     of_cells = _sums(rows, at, counted, len(cells))
     projects = whole(rows["project_id"]).dictionary_encode()
-    slices = group_numbers(days, projects.indices.to_numpy().astype(np.int64))
+    slices = contest.group_numbers(days, projects.indices.to_numpy().astype(np.int64))
     slice_of_cell = slices[first]
     found = np.zeros((int(slices.max()) + 1, of_cells.shape[1]), dtype=np.int64)
-    for left, right, is_near in neighbours(cells, window_days):
+    for left, right, is_near in contest.neighbours(cells, window_days):
         for own, other in ((left, right), (right, left)):
             np.add.at(found, slice_of_cell[own][is_near], of_cells[other][is_near])
     tied = set(slices[_tied(rows, keys, days, window_days)].tolist())
@@ -114,7 +98,7 @@ def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:
         return sums
     hashes = hashes_of(chosen, _RIVAL)
     parts: list[Longs] = [np.ones(chosen.num_rows, dtype=np.int64)]
-    for half in map(numbers_of, hashes):
+    for half in map(contest.numbers_of, hashes):
         # By halves, because the sum of 64-bit hashes overflows.
         parts += [half >> _HALF, half & ((1 << _HALF) - 1)]
     np.add.at(sums, cells[is_counted], np.stack(parts, axis=1))
@@ -122,8 +106,8 @@ def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:
 
 
 def _one_of_equals(rows: pa.Table, keys: Longs, precedence: Sequence[Source], is_counted: Mask) -> Mask:
-    equal = equal_numbers(rows, keys)
-    order = np.lexsort((source_places(rows, precedence), equal, ~is_counted))
+    equal = contest.equal_numbers(rows, keys)
+    order = np.lexsort((contest.source_places(rows, precedence), equal, ~is_counted))
     is_one = np.ones(len(order), dtype=np.bool_)
     is_one[order[1:]] = (equal[order[1:]] != equal[order[:-1]]) | ~is_counted[order[1:]]
     return is_one
@@ -131,16 +115,18 @@ def _one_of_equals(rows: pa.Table, keys: Longs, precedence: Sequence[Source], is
 
 def _tied(rows: pa.Table, keys: Longs, days: Longs, window_days: int) -> Mask:
     sources = whole(rows["_source"]).dictionary_encode().indices.to_numpy().astype(np.int64)
-    orders = group_numbers(keys, sources, numbers_of(rows[PROCESSED]), numbers_of(rows[RECEIVED]))
+    orders = contest.group_numbers(
+        keys, sources, contest.numbers_of(rows[contest.PROCESSED]), contest.numbers_of(rows[contest.RECEIVED])
+    )
     return _are_beside(orders, days, window_days)
 
 
 def _are_beside(groups: Longs, days: Longs, window_days: int) -> Mask:
-    return best_near(cells_of(groups, days, window_days), groups, window_days)[1]
+    return contest.best_near(contest.cells_of(groups, days, window_days), groups, window_days)[1]
 
 
 _COPY = {"_key_b": "bigint", ROW_ID: "string"}
-_ORDER = {"_key_b": "bigint", RECEIVED: "timestamp", PROCESSED: "timestamp"}
+_ORDER = {"_key_b": "bigint", contest.RECEIVED: "timestamp", contest.PROCESSED: "timestamp"}
 
 
 def heavy_halves(least: int, _: SliceFile, tables: Iterator[pa.Table]) -> dict[int, int]:
@@ -161,20 +147,22 @@ class RowsAmong:
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> bytes:
         """The rows, in batches."""
-        found = SCHEMA.empty_table()
+        found = contest.SCHEMA.empty_table()
         for rows in self.batches(file, tables):
             found = pa.concat_tables([found, rows])
             if self.precedence is not None:
-                found = best_of_days(found, self.precedence)
+                found = contest.best_of_days(found, self.precedence)
         return as_bytes(found)
 
     def batches(self, file: SliceFile, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """The rows, in batches."""
         wanted = None if self.halves is None else np.frombuffer(self.halves, np.int64)
         for rows in tables:
-            there = rows if wanted is None else rows.filter(pa.array(are_among(numbers_of(rows["_key_a"]), wanted)))
+            there = (
+                rows if wanted is None else rows.filter(pa.array(are_among(contest.numbers_of(rows["_key_a"]), wanted)))
+            )
             if there.num_rows:
-                yield contested_rows(there, file.key, self.sources[file.table])
+                yield contest.contested_rows(there, file.key, self.sources[file.table])
 
 
 @dataclass(frozen=True)
@@ -196,12 +184,12 @@ class Ranges:
 
     def divided(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The parts that get these rows."""
-        is_hot = are_among(numbers_of(rows["_key_a"]), np.frombuffer(self.hot_halves, np.int64))
+        is_hot = are_among(contest.numbers_of(rows["_key_a"]), np.frombuffer(self.hot_halves, np.int64))
         usual, hot = rows.filter(pa.array(~is_hot)), rows.filter(pa.array(is_hot))
-        yield from by_number(usual, part_of(numbers_of(usual["_key_a"]), self.usual))
+        yield from by_number(usual, part_of(contest.numbers_of(usual["_key_a"]), self.usual))
         if hot.num_rows:
             for first, columns in ((self.usual, _COPY), (self.usual + self.hot, _ORDER)):
-                yield from by_number(hot, first + part_of(numbers_of(hashes_of(hot, columns)[0]), self.hot))
+                yield from by_number(hot, first + part_of(contest.numbers_of(hashes_of(hot, columns)[0]), self.hot))
 
 
 def divided_rows(
@@ -212,7 +200,7 @@ def divided_rows(
         if isinstance(item, bytes):
             found = iter([from_bytes(item)])
         else:
-            found = among.batches(item, narrow_rows(stores[item.table], item.path, READ_TYPES))
+            found = among.batches(item, narrow_rows(stores[item.table], item.path, contest.READ_TYPES))
         for rows in found:
             for part, of_part in ranges.divided(rows):
                 yield part, as_bytes(of_part)
@@ -257,7 +245,7 @@ class Deciding:
         is_guest: Mask = np.arange(rows.num_rows) >= own
         outcome = Outcome()
         if part < self.ranges.usual + self.ranges.hot:
-            decided = decide(rows, self.precedence, self.window_days).take(~is_guest)
+            decided = contest.decide(rows, self.precedence, self.window_days).take(~is_guest)
             outcome.reasons = {key: one for key, one in decided.reasons().items() if key in self.slices}
             outcome.losers = {at: [one] for at, one in decided.losers().items() if at[0] in self.slices}
         if part < self.ranges.usual or part >= self.ranges.usual + self.ranges.hot:

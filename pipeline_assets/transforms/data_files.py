@@ -86,33 +86,12 @@ class FileLayout:
         )
 
 
-class _OpenFile:
-    def __init__(self, name: str, layout: FileLayout, body: IO[bytes]) -> None:
-        self.name, self._body, self._sink = name, body, pa.PythonFile(body, mode="w")
-        with_dictionary = [name for name in layout.field_ids if name not in layout.many_valued]
-        self._writer = pq.ParquetWriter(
-            self._sink, layout.schema, compression="zstd", use_dictionary=with_dictionary, store_schema=False
-        )
-
-    def write(self, rows: pa.Table) -> None:
-        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self._sink.tell())
-
-    def finish(self) -> tuple[int, Any]:
-        self._writer.close()
-        size = self.size_bytes
-        self._body.close()
-        return size, self._writer.writer.metadata
-
-
 @dataclass
 class _Part:
     held: list[pa.RecordBatch] = field(default_factory=list)
     held_bytes: int = 0
-    file: _OpenFile | None = None
+    file: tuple[str, IO[bytes], pa.PythonFile, pq.ParquetWriter] | None = None
+    """Name, body, the body as pyarrow sees it, and its writer."""
 
 
 class DataFileWriter:
@@ -152,7 +131,7 @@ class DataFileWriter:
             part.held_bytes += of_slice.nbytes
             if sum(one.held_bytes for one in self._parts.values()) >= self._layout.row_group_bytes:
                 largest = max(self._parts.values(), key=lambda one: one.held_bytes)
-                if self._flush(largest).size_bytes >= self._layout.file_bytes:
+                if self._flush(largest) >= self._layout.file_bytes:
                     yield self._end(largest)
 
     def finish(self) -> Iterator[str]:
@@ -164,26 +143,37 @@ class DataFileWriter:
                 yield self._end(part)
         self._parts.clear()
 
-    def _flush(self, part: _Part) -> _OpenFile:
-        rows = pa.Table.from_batches(part.held, self._schema)
+    def _flush(self, part: _Part) -> int:
+        """Write the held rows; returns the size of the file so far."""
+        rows, layout = pa.Table.from_batches(part.held, self._schema), self._layout
         part.held, part.held_bytes = [], 0
-        if self._layout.sort_by:
-            rows = rows.sort_by([(name, "ascending") for name in self._layout.sort_by])
+        if layout.sort_by:
+            rows = rows.sort_by([(name, "ascending") for name in layout.sort_by])
         if part.file is None:
             assert self._slice is not None
             day, project = self._slice
-            folder = f"{self._layout.folder}/{self._layout.day_column}={day}/project_id={quote_plus(project)}"
-            name = f"{folder}/{self._layout.table_uuid}-{uuid.uuid4().hex}.parquet"
+            folder = f"{layout.folder}/{layout.day_column}={day}/project_id={quote_plus(project)}"
+            name = f"{folder}/{layout.table_uuid}-{uuid.uuid4().hex}.parquet"
             self._begun.append(name)
-            part.file = _OpenFile(name, self._layout, self._store.create(name))
-        part.file.write(rows)
-        return part.file
+            body = self._store.create(name)
+            sink, coded = (
+                pa.PythonFile(body, mode="w"),
+                [one for one in layout.field_ids if one not in layout.many_valued],
+            )
+            options: dict[str, Any] = {"compression": "zstd", "use_dictionary": coded, "store_schema": False}
+            part.file = name, body, sink, pq.ParquetWriter(sink, self._schema, **options)
+        _, _, sink, writer = part.file
+        writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        return int(sink.tell())
 
     def _end(self, part: _Part) -> str:
         assert part.file is not None
         assert self._slice is not None
-        file, part.file = part.file, None
-        return data_file(self._layout, f"{self._store.url}/{file.name}", self._slice, *file.finish())
+        (name, body, sink, writer), part.file = part.file, None
+        writer.close()
+        size = int(sink.tell())
+        body.close()
+        return data_file(self._layout, f"{self._store.url}/{name}", self._slice, size, writer.writer.metadata)
 
 
 def by_slice(rows: pa.RecordBatch, day_column: str) -> Iterator[pa.RecordBatch]:

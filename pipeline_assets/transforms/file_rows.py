@@ -100,11 +100,7 @@ def rows_of(
 
 
 def narrow_rows(
-    store: Store,
-    path: str,
-    types: Mapping[str, str],
-    batch_rows: int = BATCH_ROWS,
-    is_chosen: Mask | None = None,
+    store: Store, path: str, types: Mapping[str, str], batch_rows: int = BATCH_ROWS, is_chosen: Mask | None = None
 ) -> Iterator[pa.Table]:
     """The same with exactly the columns of `types` (name -> Spark type); a missing column is null."""
     most = max(1, min(batch_rows, BATCH_VALUES // max(1, len(types))))

@@ -18,26 +18,10 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.revenue import RevenueRule
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, scale_of
+from pipeline_assets.transforms import file_rows
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import exact_sum, hashes_of, longs
-from pipeline_assets.transforms.file_rows import (
-    SliceFile,
-    as_bytes,
-    by_number,
-    from_bytes,
-    narrow_rows,
-    opened,
-    reduced_batches,
-)
-from pipeline_assets.transforms.fold import (
-    FACTS,
-    USER,
-    Folded,
-    SliceFold,
-    columns_of,
-    event_facts,
-    shares_of,
-)
+from pipeline_assets.transforms.fold import FACTS, USER, Folded, SliceFold, columns_of, event_facts, shares_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -124,7 +108,7 @@ class FoldedTable:
                 self.store.delete(path.removeprefix(f"{self.store.url}/"))
 
     def _read_back(self, path: str) -> pa.Table:
-        with opened(self.store, path.removeprefix(f"{self.store.url}/")) as file:
+        with file_rows.opened(self.store, path.removeprefix(f"{self.store.url}/")) as file:
             return file.read(columns=list(self.rows.types))
 
 
@@ -151,19 +135,19 @@ def write_slices(
         ]
 
 
-Read = Callable[[Iterable[SliceFile]], Iterator[pa.Table]]
+Read = Callable[[Iterable[file_rows.SliceFile]], Iterator[pa.Table]]
 
 
 def read_facts(
-    store: Store, fold: SliceFold, types: Mapping[str, str], files: Iterable[SliceFile]
+    store: Store, fold: SliceFold, types: Mapping[str, str], files: Iterable[file_rows.SliceFile]
 ) -> Iterator[pa.Table]:
     """The facts in files of refined.events; `types`: column to read -> Spark type."""
     for file in files:
-        yield from map(fold.narrow, narrow_rows(store, file.path, types, _BATCH_ROWS))
+        yield from map(fold.narrow, file_rows.narrow_rows(store, file.path, types, _BATCH_ROWS))
 
 
 def fold_slices(
-    read: Read, fold: SliceFold, tables: Mapping[str, FoldedTable], slices: Sequence[Sequence[SliceFile]]
+    read: Read, fold: SliceFold, tables: Mapping[str, FoldedTable], slices: Sequence[Sequence[file_rows.SliceFile]]
 ) -> list[tuple[Slice, int, ByTable]]:
     """Fold whole slices and write them: a task's work. Returns the slices with their numbers of rows."""
     rows: list[int] = []
@@ -177,19 +161,21 @@ def fold_slices(
     return [(key, count, one) for (key, one), count in zip(write_slices(tables, folded()), rows, strict=True)]
 
 
-def divide_facts(read: Read, shares: Mapping[Slice, range], files: Sequence[SliceFile]) -> Iterator[tuple[int, bytes]]:
+def divide_facts(
+    read: Read, shares: Mapping[Slice, range], files: Sequence[file_rows.SliceFile]
+) -> Iterator[tuple[int, bytes]]:
     """Number of a share -> facts of some of its events (`as_bytes`); `shares`: slice -> their numbers."""
     for file in files:
         for facts in read([file]):
-            for share, of_share in by_number(facts, shares_of(facts, len(shares[file.key]))):
-                yield shares[file.key][share], as_bytes(of_share)
+            for share, of_share in file_rows.by_number(facts, shares_of(facts, len(shares[file.key]))):
+                yield shares[file.key][share], file_rows.as_bytes(of_share)
 
 
 def fold_share(
     fold: SliceFold, slices: Sequence[Slice], number: int, told: Iterable[bytes]
 ) -> tuple[Slice, int, dict[str, Folded]]:
     """The slice of a share, its number of rows, and its fold by table: the collect step of an exchange."""
-    facts = list(map(from_bytes, told))
+    facts = list(map(file_rows.from_bytes, told))
     return slices[number], sum(map(len, facts)), fold.of(facts)
 
 
@@ -197,12 +183,12 @@ def fold_events(events: DataFrame, fold: SliceFold) -> dict[Slice, dict[str, Fol
     """Slice -> key of a table -> its fold, by one query over rows that only Spark can read; a task holds a slice's facts."""
     at = ("event_date", "project_id")
     read = events.select(*dict.fromkeys((*at, *columns_of(fold.facts))))
-    folding = partial(reduced_batches, "", at[0], dict(read.dtypes), partial(_fold_of, fold))
+    folding = partial(file_rows.reduced_batches, "", at[0], dict(read.dtypes), partial(_fold_of, fold))
     placed = read.repartition(*at).sortWithinPartitions(*at).mapInArrow(folding, "result binary")
     return dict(pickle.loads(row["result"]) for row in placed.collect())  # noqa: S301 - our own tasks wrote it
 
 
-def _fold_of(fold: SliceFold, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, dict[str, Folded]]:
+def _fold_of(fold: SliceFold, file: file_rows.SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, dict[str, Folded]]:
     return file.key, fold.of(list(map(fold.narrow, tables)))
 
 

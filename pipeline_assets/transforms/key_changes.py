@@ -8,15 +8,7 @@ from datetime import date
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
-from pipeline_assets.transforms.digests import (
-    HASH_A,
-    HASH_B,
-    MEANING_HASH,
-    is_nameless,
-    named,
-    named_sender,
-    with_row_hashes,
-)
+from pipeline_assets.transforms import digests
 from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, SEND_ID
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
@@ -25,22 +17,22 @@ _AT = ("event_date", "project_id", *KEY)
 
 def with_event_keys(events: DataFrame) -> DataFrame:
     """The events with the hash of their meaning as `_hash_a`, and as key if they have no id; needs both ids."""
-    meaning, nothing = F.col(MEANING_HASH), F.lit(0).cast("long")
+    meaning, nothing = F.col(digests.MEANING_HASH), F.lit(0).cast("long")
     keys = {
-        "_key_a": F.when(is_nameless(), meaning).otherwise(F.col("_key_a")),
-        "_key_b": F.when(is_nameless(), nothing).otherwise(F.col("_key_b")),
+        "_key_a": F.when(digests.is_nameless(), meaning).otherwise(F.col("_key_a")),
+        "_key_b": F.when(digests.is_nameless(), nothing).otherwise(F.col("_key_b")),
     }
-    return events.withColumns({HASH_A: meaning, HASH_B: nothing, **keys})
+    return events.withColumns({digests.HASH_A: meaning, digests.HASH_B: nothing, **keys})
 
 
 def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
     """The rows plus `_key_a`, `_key_b`: a hash of project_id and the columns that identify a row within its slice."""
-    return with_row_hashes(rows, ("project_id", *key_columns), KEY)
+    return digests.with_row_hashes(rows, ("project_id", *key_columns), KEY)
 
 
 def event_contents(events: DataFrame) -> DataFrame:
     """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b` of `with_event_keys`."""
-    return with_event_keys(events).select(*_AT, HASH_A, HASH_B)
+    return with_event_keys(events).select(*_AT, digests.HASH_A, digests.HASH_B)
 
 
 def held_keys(events: DataFrame) -> DataFrame:
@@ -50,7 +42,9 @@ def held_keys(events: DataFrame) -> DataFrame:
 
 def row_contents(rows: DataFrame, key_columns: Sequence[str], content_columns: Sequence[str]) -> DataFrame:
     """The columns of `event_contents`, for a table with identifying columns of its own."""
-    return with_row_hashes(with_keys(rows, key_columns), content_columns).select(*_AT, HASH_A, HASH_B)
+    return digests.with_row_hashes(with_keys(rows, key_columns), content_columns).select(
+        *_AT, digests.HASH_A, digests.HASH_B
+    )
 
 
 def key_changes(
@@ -61,8 +55,8 @@ def key_changes(
     `before_near`, `after_near`: event_date, project_id, `_key_a`, `_key_b` of nearby slices. An added key has moved if another
     day at most `window_days` away held it before, a removed key if such a day holds it afterwards.
     """
-    left = before.select(*_AT, F.struct(HASH_A, HASH_B).alias("_before"))
-    right = after.select(*_AT, F.struct(HASH_A, HASH_B).alias("_after"))
+    left = before.select(*_AT, F.struct(digests.HASH_A, digests.HASH_B).alias("_before"))
+    right = after.select(*_AT, F.struct(digests.HASH_A, digests.HASH_B).alias("_after"))
     change = (
         F.when(F.col("_before").isNull(), ADDED)
         .when(F.col("_after").isNull(), REMOVED)
@@ -96,19 +90,19 @@ BY_ID = ("_kind", "_id", "_sender")
 
 def by_event_key(events: DataFrame) -> DataFrame:
     """project_id, KEY, event_date, `_what` (string: the event's meaning), `_name`: a side of a comparison of two tables."""
-    name = F.coalesce(named(SEND_ID), named(ROW_ID))
+    name = F.coalesce(digests.named(SEND_ID), digests.named(ROW_ID))
     keyed = with_event_keys(events)
     return keyed.select(
-        "project_id", *KEY, "event_date", F.col(HASH_A).cast("string").alias("_what"), name.alias("_name")
+        "project_id", *KEY, "event_date", F.col(digests.HASH_A).cast("string").alias("_what"), name.alias("_name")
     )
 
 
 def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> DataFrame:
     """project_id, BY_ID (`_id` may be null), event_date, `_what` (string: the day, if `has_days`), `_name`: a list's side."""
     nothing = F.lit(None).cast("string")
-    send_id = named(SEND_ID) if SEND_ID in columns else nothing
-    row_id = named(ROW_ID) if ROW_ID in columns else nothing
-    senders = [F.coalesce(value, F.lit("")) for name, value in named_sender().items() if name in columns]
+    send_id = digests.named(SEND_ID) if SEND_ID in columns else nothing
+    row_id = digests.named(ROW_ID) if ROW_ID in columns else nothing
+    senders = [F.coalesce(value, F.lit("")) for name, value in digests.named_sender().items() if name in columns]
     return events.select(
         "project_id",
         F.when(send_id.isNotNull(), SEND_ID).otherwise(ROW_ID).alias("_kind"),

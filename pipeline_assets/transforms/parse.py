@@ -17,18 +17,7 @@ from pipeline_assets.domain.deliveries import UNREADABLE, Delivery
 from pipeline_assets.formats.base import BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import Block, blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.object_text import (
-    SAMPLE_BYTES,
-    Found,
-    ObjectReader,
-    Share,
-    Summary,
-    begun_summary,
-    export_text,
-    refused_of,
-    rows_of,
-    rows_of_events,
-)
+from pipeline_assets.transforms import object_text
 
 _MOST_LINES = 2000
 _MOST_BYTES = 4 * 1024**2
@@ -38,7 +27,7 @@ class SmallObject(NamedTuple):
     """An object of one block, held to be parsed with others of its arrival day."""
 
     delivery: Delivery
-    summary: Summary
+    summary: object_text.Summary
     block: Block
 
 
@@ -81,12 +70,12 @@ _SMALL_BYTES = 64 * 1024
 class ObjectWork:
     """Reads and parses objects, within a task."""
 
-    reader: ObjectReader
+    reader: object_text.ObjectReader
     max_object_bytes: int
     max_line_bytes: int
     only_refused: bool = False
 
-    def read(self, shares: Iterable[Share]) -> Iterator[Found]:
+    def read(self, shares: Iterable[object_text.Share]) -> Iterator[object_text.Found]:
         """Yield good lines, refused lines and summaries; a summary follows the lines of its object.
 
         A moved or unreadable object has no rows. Small objects are parsed together, because Arrow calls have a fixed cost.
@@ -98,8 +87,10 @@ class ObjectWork:
             if held and (held[0].delivery.batch != delivery.batch or lines >= _MOST_LINES or size >= _MOST_BYTES):
                 yield from self._together(held)
                 held, lines, size = [], 0, 0
-            summary = begun_summary(delivery)
-            text = yield from export_text(self.reader, delivery, summary, self.max_object_bytes, self.max_line_bytes)
+            summary = object_text.begun_summary(delivery)
+            text = yield from object_text.export_text(
+                self.reader, delivery, summary, self.max_object_bytes, self.max_line_bytes
+            )
             if text is None:
                 continue
             with text:
@@ -107,7 +98,7 @@ class ObjectWork:
                 block = whole_block(text, self.max_line_bytes) if is_small else None
                 if block is None:
                     yield from self._lines(text, share, summary)
-                    yield Found(summaries=[summary])
+                    yield object_text.Found(summaries=[summary])
                     continue
             held.append(SmallObject(delivery, summary, block))
             lines += block.count
@@ -115,7 +106,7 @@ class ObjectWork:
         if held:
             yield from self._together(held)
 
-    def _together(self, objects: Sequence[SmallObject]) -> Iterator[Found]:
+    def _together(self, objects: Sequence[SmallObject]) -> Iterator[object_text.Found]:
         first = objects[0].delivery
         known = (first.batch.project_id, first.batch.arrival_date, self.max_line_bytes)
         columns = EXPORT_FORMAT.block_parser(*known)
@@ -135,10 +126,12 @@ class ObjectWork:
             for small in objects:
                 small.summary["lines"] = small.summary["rows"] = small.block.count
             if not self.only_refused:
-                yield rows_of(first, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
-        yield Found(summaries=[small.summary for small in objects])
+                yield object_text.rows_of(first, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
+        yield object_text.Found(summaries=[small.summary for small in objects])
 
-    def _lines(self, text: IO[bytes], share: Share, summary: Summary) -> Iterator[Found]:
+    def _lines(
+        self, text: IO[bytes], share: object_text.Share, summary: object_text.Summary
+    ) -> Iterator[object_text.Found]:
         size = text.seek(0, io.SEEK_END)
         text.seek(0)
         batch, part, parts = share.delivery.batch, share.part, share.parts
@@ -151,8 +144,8 @@ class ObjectWork:
                 yield from self._block(block, share.delivery, summary, columns, parser)
 
     def _block(
-        self, block: Block, delivery: Delivery, summary: Summary, columns: BlockParser, parser: LineParser
-    ) -> Iterator[Found]:
+        self, block: Block, delivery: Delivery, summary: object_text.Summary, columns: BlockParser, parser: LineParser
+    ) -> Iterator[object_text.Found]:
         """Parse a block at once if no line is odd; else halve it until few lines remain around the odd ones."""
         count = block.count
         if block.is_blank:
@@ -171,9 +164,11 @@ class ObjectWork:
             summary["rows"] += count
             if not self.only_refused:
                 numbers = pa.array(range(block.first_number, block.first_number + count), pa.int32())
-                yield rows_of(delivery, {**parsed, "_line_number": numbers}, count)
+                yield object_text.rows_of(delivery, {**parsed, "_line_number": numbers}, count)
 
-    def _odd_lines(self, block: Block, delivery: Delivery, summary: Summary, parser: LineParser) -> Iterator[Found]:
+    def _odd_lines(
+        self, block: Block, delivery: Delivery, summary: object_text.Summary, parser: LineParser
+    ) -> Iterator[object_text.Found]:
         events: list[ParsedLine] = []
         numbers: list[int] = []
         refused: list[dict[str, Any]] = []
@@ -200,15 +195,15 @@ class ObjectWork:
                         "byte_length": line.length,
                         "reason": parsed.reason.value,
                         "detail": parsed.detail[:_DETAIL_CHARACTERS],
-                        "sample": line.text[:SAMPLE_BYTES],
+                        "sample": line.text[: object_text.SAMPLE_BYTES],
                     }
                 )
         if events:
-            yield rows_of_events(delivery, events, numbers)
+            yield object_text.rows_of_events(delivery, events, numbers)
         if reasons:
             summary["line_reasons"] = json.dumps(reasons, sort_keys=True)
         if refused:
-            yield refused_of(delivery, refused)
+            yield object_text.refused_of(delivery, refused)
 
 
 def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Sequence[SmallObject]]:

@@ -15,17 +15,9 @@ import pyarrow.compute as pc
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms import file_rows
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, NO_LONGS, EventHashes, Longs, Mask, longs, whole
-from pipeline_assets.transforms.file_rows import (
-    SliceFile,
-    as_bytes,
-    by_number,
-    from_bytes,
-    narrow_rows,
-    rows_of,
-    with_columns,
-)
 from pipeline_assets.transforms.keys import EVENT_CONTENTS, KEYS_OF, Columns, KeyDifference, compared, joined
 
 NAMES = ("_object_key", "_line_number", "_hash_a")
@@ -130,7 +122,7 @@ class ArrivalParts:
     def divide(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Number of a part -> its rows (with RECEIVED), if any."""
         at = np.searchsorted(self.ends, _days(rows))
-        return by_number(rows, at)
+        return file_rows.by_number(rows, at)
 
 
 def _days(rows: pa.Table) -> Longs:
@@ -241,7 +233,7 @@ class Refining:
 
     def _narrow(self, file: _File, columns: Iterable[str], is_chosen: Mask | None = None) -> Iterator[pa.Table]:
         types = {name: self.layout.types[name] for name in columns}
-        return narrow_rows(file.store, file.path, types, is_chosen=is_chosen)
+        return file_rows.narrow_rows(file.store, file.path, types, is_chosen=is_chosen)
 
     def _held(self, numbers: RowNumbers, files: Sequence[_File]) -> tuple[HeldRows, list[int]]:
         found, hashes, counts = [NO_LONGS], [NO_LONGS], []
@@ -270,9 +262,9 @@ class Refining:
 
     def _rows(self, file: _File, key: Slice, refined: Refined, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
         wanted = [name for name in self.layout.field_ids if name != "_source" or file.source is None]
-        for rows in rows_of(file.store, file.path, wanted, _BATCH_ROWS, is_chosen):
+        for rows in file_rows.rows_of(file.store, file.path, wanted, _BATCH_ROWS, is_chosen):
             # A column added to raw after this file is null.
-            placed = with_columns(rows, self.layout.types)
+            placed = file_rows.with_columns(rows, self.layout.types)
             if file.source is not None:
                 sources = pa.repeat(pa.scalar(file.source), rows.num_rows)
                 placed = placed.set_column(placed.column_names.index("_source"), "_source", sources)
@@ -305,7 +297,7 @@ class _Losers:
     def __init__(self, told: bytes | None) -> None:
         self._keys: pa.Array | None = None
         if told is not None:
-            rows = from_bytes(told)
+            rows = file_rows.from_bytes(told)
             names = whole(rows.column("_object_key")).cast(pa.string())
             self._keys = names.unique()
             self._places = _place(pc.index_in(names, self._keys), rows.column("_line_number"))
@@ -351,7 +343,7 @@ def rows_to_files(layout: FileLayout, target: Store, batches: Iterable[pa.Record
     files: list[str] = []
     with DataFileWriter(layout, target) as writer:
         for rows in batches:
-            for placed in with_columns(pa.Table.from_batches([rows]), layout.types).to_batches():
+            for placed in file_rows.with_columns(pa.Table.from_batches([rows]), layout.types).to_batches():
                 files.extend(writer.add(placed))
         files.extend(writer.finish())
     yield pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
@@ -362,10 +354,10 @@ Losers = Mapping[tuple[Slice, str], pa.Table]
 
 
 def work_of(
-    parts: Sequence[Sequence[SliceFile]], losers: Losers, held: Mapping[Slice, Sequence[SliceFile]]
+    parts: Sequence[Sequence[file_rows.SliceFile]], losers: Losers, held: Mapping[Slice, Sequence[file_rows.SliceFile]]
 ) -> list[list[SliceWork]]:
     """The work of each task; `losers`: by key of the raw table; `held`: slices to write as a difference -> files in refined."""
-    told = {at: as_bytes(rows) for at, rows in losers.items()}
+    told = {at: file_rows.as_bytes(rows) for at, rows in losers.items()}
     work: list[list[SliceWork]] = []
     for part in parts:
         work.append([])
@@ -392,19 +384,21 @@ def together(results: Iterable[Refined]) -> Refined:
     return told
 
 
-def weight_of(file: SliceFile, compared: Collection[Slice]) -> float:
+def weight_of(file: file_rows.SliceFile, compared: Collection[Slice]) -> float:
     """The weight of a file: a fixed cost plus its bytes, which count less if its slice is only compared."""
     return file.size_bytes * (_NARROW if file.key in compared else 1) + _FILE_COST_BYTES
 
 
-def file_parts(files: Sequence[SliceFile], parallelism: int, compared: Collection[Slice] = ()) -> list[list[SliceFile]]:
+def file_parts(
+    files: Sequence[file_rows.SliceFile], parallelism: int, compared: Collection[Slice] = ()
+) -> list[list[file_rows.SliceFile]]:
     """Parts of about equal weight, one for each task; a slice's files stay together unless it is large and not in `compared`."""
     ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.table, file.path))
     slices = [list(group) for _, group in groupby(ordered, lambda file: file.key)]
 
     weights = {file: weight_of(file, compared) for file in ordered}
     share = sum(weights.values()) / max(1, parallelism)
-    parts: list[list[SliceFile]] = [[]]
+    parts: list[list[file_rows.SliceFile]] = [[]]
     weight = 0.0
     for same in slices:
         if weight and weight + sum(weights[file] for file in same) > 1.5 * share:

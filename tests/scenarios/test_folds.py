@@ -23,7 +23,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable, Table
-from pipeline_assets.transforms import fold_tasks
+from pipeline_assets.transforms import file_rows
 from pipeline_assets.transforms.fold import SliceFold
 from pipeline_assets.transforms.fold_tasks import FoldedTable, WrittenSlice, fold_events, narrow_events, write_slices
 from resources.iceberg.metadata import slices_condition
@@ -170,7 +170,7 @@ def test_files_that_no_table_took_are_deleted(loaded: Any) -> None:
 def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: a task loses a batch of a file. Outcome: the load does not go on."""
     place = Place(REFINED_EVENTS, loaded.lakehouse.head(REFINED_EVENTS), SLICES)
-    monkeypatch.setattr(fold_tasks, "narrow_rows", lambda *_: iter(()))
+    monkeypatch.setattr(file_rows, "narrow_rows", lambda *_: iter(()))
     monkeypatch.setattr(Tasks, "are_here", lambda *_: True)
     runtime, fold = _runtime(loaded), slice_fold(AGGREGATES, loaded.settings)
     with pytest.raises(LakehouseError, match=r"0 rows of .* were folded, 60 are there"):

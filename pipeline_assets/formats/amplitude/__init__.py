@@ -12,14 +12,7 @@ import hashlib
 import msgspec
 
 from pipeline_assets.domain.identity import named
-from pipeline_assets.formats.amplitude.columns import (
-    IDENTITY,
-    MEANINGS,
-    OWN_KEYS,
-    RANKS,
-    TRANSPORT_COLUMNS,
-    VENDOR_COLUMNS,
-)
+from pipeline_assets.formats.amplitude import columns
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.amplitude.lines import LineParser, line_keys
@@ -52,21 +45,21 @@ def event_number(line: bytes) -> int | None:
 
 AMPLITUDE = ExportFormat(
     columns=tuple(
-        ExportColumn(name, kind, MEANINGS[name]) if name in MEANINGS else ExportColumn(name, kind)
-        for name, kind in VENDOR_COLUMNS.items()
+        ExportColumn(name, kind, columns.MEANINGS[name]) if name in columns.MEANINGS else ExportColumn(name, kind)
+        for name, kind in columns.VENDOR_COLUMNS.items()
     ),
-    transport_columns=TRANSPORT_COLUMNS,
+    transport_columns=columns.TRANSPORT_COLUMNS,
     many_valued_columns=(
         *("uuid", "insert_id", "event_id", "event_properties", "user_properties", "data"),
-        *(name for name, kind in VENDOR_COLUMNS.items() if kind is ColumnType.TIMESTAMP),
+        *(name for name, kind in columns.VENDOR_COLUMNS.items() if kind is ColumnType.TIMESTAMP),
     ),
-    identity=IDENTITY,
-    rank_columns=RANKS,
+    identity=columns.IDENTITY,
+    rank_columns=columns.RANKS,
     received_column="server_upload_time",
     keys=KeyGrammar,
     line_parser=LineParser,
     block_parser=ColumnParser,
     event_number=event_number,
     line_keys=line_keys,
-    own_keys=OWN_KEYS,
+    own_keys=columns.OWN_KEYS,
 )

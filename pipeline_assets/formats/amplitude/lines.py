@@ -15,13 +15,7 @@ import msgspec
 
 from pipeline_assets.domain.deliveries import QuarantineReason
 from pipeline_assets.domain.json_members import no_constant
-from pipeline_assets.formats.amplitude.columns import (
-    BAG_COLUMNS,
-    DELIVERED_KEYS,
-    DOLLAR_COLUMNS,
-    NEEDED_COLUMNS,
-    VENDOR_COLUMNS,
-)
+from pipeline_assets.formats.amplitude import columns
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType, ParsedLine, RefusedLine
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
@@ -44,13 +38,13 @@ _FIELD_TYPES: dict[ColumnType, tuple[Any, Any]] = {
 }
 _Event: Any = msgspec.defstruct(
     "_Event",
-    [(name, *_FIELD_TYPES[kind]) for name, kind in VENDOR_COLUMNS.items()],
-    rename={column: key for key, column in DELIVERED_KEYS.items()},
+    [(name, *_FIELD_TYPES[kind]) for name, kind in columns.VENDOR_COLUMNS.items()],
+    rename={column: key for key, column in columns.DELIVERED_KEYS.items()},
     forbid_unknown_fields=True,
     gc=False,
 )
-COLUMN_NAMES = tuple(VENDOR_COLUMNS)
-_KINDS = tuple(VENDOR_COLUMNS.values())
+COLUMN_NAMES = tuple(columns.VENDOR_COLUMNS)
+_KINDS = tuple(columns.VENDOR_COLUMNS.values())
 _JSON_PLACES = tuple(i for i, kind in enumerate(_KINDS) if kind is ColumnType.JSON)
 _TIME_PLACES = tuple(i for i, kind in enumerate(_KINDS) if kind is ColumnType.TIMESTAMP)
 _EVENT_TIME = COLUMN_NAMES.index(EVENT_TIME)
@@ -90,7 +84,7 @@ class LineParser:
             values = list(msgspec.structs.astuple(self._decoder.decode(line)))
             for place in _JSON_PLACES:
                 text = str(values[place], "utf-8")
-                if text[0] == '"' and COLUMN_NAMES[place] in BAG_COLUMNS:
+                if text[0] == '"' and COLUMN_NAMES[place] in columns.BAG_COLUMNS:
                     return None
                 values[place] = None if text == "null" else text
             for place in _TIME_PLACES:
@@ -161,23 +155,23 @@ def parse_leniently(line: bytes) -> ParsedLine:
     text. Empty text in a column without texts and unreadable values outside of NEEDED_COLUMNS become null.
     """
     members = _members(line)
-    delivered = {DELIVERED_KEYS[key]: text for key, text in members.items() if key in DELIVERED_KEYS}
+    delivered = {columns.DELIVERED_KEYS[key]: text for key, text in members.items() if key in columns.DELIVERED_KEYS}
     extra: dict[str, str] = {}
-    for key in members.keys() - DELIVERED_KEYS.keys():
-        if key in DOLLAR_COLUMNS and delivered.get(key, "null") == "null":
+    for key in members.keys() - columns.DELIVERED_KEYS.keys():
+        if key in columns.DOLLAR_COLUMNS and delivered.get(key, "null") == "null":
             delivered[key] = members[key]
         else:
             extra[key] = members[key]
     values: list[Any] = []
     unreadable: list[str] = []
-    for name, kind in VENDOR_COLUMNS.items():
+    for name, kind in columns.VENDOR_COLUMNS.items():
         text = delivered.get(name, "null")
         value: Any = None
         if text != "null" and (text != '""' or kind.spark_type == "string"):
             try:
                 value = _read(name, kind, text)
             except _RefusedError:
-                if name in NEEDED_COLUMNS:
+                if name in columns.NEEDED_COLUMNS:
                     raise
                 unreadable.append(name)
                 # The name with the dollar is this column's own delivered key, so no other key takes it.
@@ -225,7 +219,7 @@ def _members_with_surrogates(text: str) -> dict[str, str]:
 
 def bag_text(name: str, text: str) -> str | None:
     """The JSON text of a JSON column; a bag delivered as text is unescaped once (empty and `null` stay), None if no object."""
-    if text[0] != '"' or name not in BAG_COLUMNS:
+    if text[0] != '"' or name not in columns.BAG_COLUMNS:
         return text
     # Half a surrogate pair cannot be stored; it stays escaped, as in a bag delivered as an object.
     bag = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", json.loads(text)).strip(" \t\r\n")
