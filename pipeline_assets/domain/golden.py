@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import day_in, deadline
 from pipeline_assets.domain.notices import Notice, NoticeKind, identity_of
-from pipeline_assets.domain.plain_text import few, shown
+from pipeline_assets.domain.plain_text import csv_fields, few, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 
@@ -343,7 +342,7 @@ def _total(
 
 def _fields(line: bytes) -> Sequence[str] | None:
     try:
-        (fields,) = csv.reader([line.decode("utf-8")], strict=True)
-    except (UnicodeDecodeError, csv.Error, ValueError):
+        fields = csv_fields(line.decode("utf-8"))
+    except UnicodeDecodeError:
         return None
-    return [field.strip() for field in fields]
+    return fields and [field.strip() for field in fields]

@@ -39,7 +39,7 @@ GREATEST_SECONDS = _greatest()
 
 @dataclass(frozen=True)
 class LatenessSketch:
-    """Rows by the seconds from event to arrival, in bins that grow with the lateness (DDSketch). Sketches add up."""
+    """Rows by the seconds from event to arrival, in bins that grow with the lateness (DDSketch)."""
 
     bins: Mapping[int, int] = field(default_factory=dict)
     """Bin -> rows; EARLY and AT_ONCE are bins too."""
@@ -57,10 +57,6 @@ class LatenessSketch:
     def early_rows(self) -> int:
         """Rows of events later than their own arrival."""
         return self.bins.get(EARLY, 0)
-
-    def __add__(self, other: LatenessSketch) -> LatenessSketch:
-        """The sketch of the rows of both."""
-        return merged((self, other))
 
     def percentile(self, share: float) -> float | None:
         """The lateness in seconds that this share of rows does not exceed; early rows count as 0. None = none known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import re
 from collections.abc import Iterable
@@ -107,3 +108,12 @@ def sql_text(value: str) -> str:
         c if _SQL_SAFE.fullmatch(c) else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in value
     )
     return f"'{''.join(parts)}'"
+
+
+def csv_fields(line: str) -> list[str] | None:
+    """The fields of one line of a CSV file; None for a line that is none."""
+    try:
+        (fields,) = csv.reader([line], strict=True)
+    except (csv.Error, ValueError):
+        return None
+    return fields

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
@@ -142,9 +142,6 @@ class BlockParser(Protocol):
 
     def parse(self, text: bytes, count: int) -> Mapping[str, pa.Array] | None:
         """Column -> values of `count` lines with their line breaks, and `event_date`; None if one must be parsed on its own."""
-
-    def is_plain(self, lines: Sequence[bytes]) -> bool:
-        """Whether every line has the form of an event; values of such a line may still be invalid."""
 
 
 @dataclass(frozen=True, kw_only=True)

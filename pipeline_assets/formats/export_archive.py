@@ -177,28 +177,14 @@ def _measured(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> tup
         raise BadObjectError(
             QuarantineReason.NOT_GZIP, "it is encrypted, or packed in a way that the vendor never used"
         )
+    # Zipfile reads no more of a member than its header says, and checks that.
+    if info.file_size > most:
+        raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, "unpacks to more than is allowed")
     try:
         with archive.open(info) as stored:
-            counted = _Bounded(stored, most)
-            size, sha256 = measure(cast("IO[bytes]", counted), most)
-            if counted.read(1):
+            size, sha256 = measure(stored, most)
+            if stored.read(1):
                 raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, "bytes follow the last gzip member")
     except _READ_FAILURES as error:
         raise BadObjectError(QuarantineReason.CRC_ERROR, str(error) or type(error).__name__) from None
-    return counted.size, size, sha256
-
-
-class _Bounded:
-    """A bounded member of the zip, which may itself be compressed beyond measure."""
-
-    def __init__(self, stored: IO[bytes], most: int) -> None:
-        self._stored = stored
-        self._most = most
-        self.size = 0
-
-    def read(self, size: int) -> bytes:
-        part = self._stored.read(size)
-        self.size += len(part)
-        if self.size > self._most:
-            raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, "unpacks to more than is allowed")
-        return part
+    return info.file_size, size, sha256

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipeline_assets.domain.days import day_in
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.plain_text import shown
+from pipeline_assets.domain.plain_text import csv_fields, shown
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 
@@ -80,13 +79,8 @@ def read_key_list(name: str, lines: Iterable[str]) -> KeyList:
 def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, 1):
         text = line.removeprefix("\ufeff").rstrip("\r\n") if number == 1 else line.rstrip("\r\n")
-        if not text.strip():
-            continue
-        try:
-            (fields,) = csv.reader([text], strict=True)
-        except (csv.Error, ValueError):
-            fields = []
-        yield number, fields
+        if text.strip():
+            yield number, csv_fields(text) or []
 
 
 def _fault(columns: Sequence[str], fields: Sequence[str]) -> str | None:

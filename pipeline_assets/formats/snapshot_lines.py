@@ -1,15 +1,14 @@
-"""Reads the records of dimension objects: CSV with a header, or one JSON object per line, with the required names."""
+"""Reads the objects of dimensions, snapshots and histories of intervals: CSV with a header, or one JSON object per line."""
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from enum import StrEnum
 from math import isfinite
 from typing import IO, Any
@@ -47,7 +46,6 @@ _SEEN = re.compile(f"{SOMETHING_TO_SEE}(?:.*{SOMETHING_TO_SEE})?", re.DOTALL)
 _DELETE = "\x7f"
 _TO_JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 _LONGEST_SHOWN = 80
-_READ_BYTES = 1024**2
 
 
 class BadSnapshotError(ValueError):
@@ -84,7 +82,11 @@ def subject_of(
     status = _seen(fields["status"]) if isinstance(fields["status"], str) else None
     if not status:
         raise BadSnapshotError(line, "status is empty or no text")
-    attributes = _attributes(line, fields, required)
+    more = {key: value for key, value in fields.items() if key not in required}
+    try:
+        attributes = _TO_JSON.encode(more) if more else None
+    except RecursionError:
+        raise BadSnapshotError(line, "is nested too deeply") from None
     key = _id(line, fields["id"])
     is_trimmed = status != fields["status"] or (isinstance(fields["id"], str) and key != fields["id"])
     for text in (key, status, attributes, *texts):
@@ -122,16 +124,12 @@ class _Lines:
 
 def _undecodable_line(stored: IO[bytes]) -> int:
     stored.seek(0)
-    decoder, lines, is_whole = codecs.getincrementaldecoder("utf-8")(), 1, False
-    while not is_whole:
-        block = stored.read(_READ_BYTES)
-        is_whole = not block
-        try:
-            decoder.decode(block, final=is_whole)
-        except UnicodeDecodeError as error:
-            return lines + error.object.count(b"\n", 0, error.start)
-        lines += block.count(b"\n")
-    return lines
+    body = stored.read()
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return body.count(b"\n", 0, error.start) + 1
+    return 0
 
 
 def _csv_records(lines: _Lines, required: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -141,7 +139,12 @@ def _csv_records(lines: _Lines, required: Sequence[str]) -> Iterator[tuple[int, 
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise BadSnapshotError(lines.begins, _told_by(error)) from None
+            reason = str(error)
+            if "unexpected end of data" in reason:
+                reason = "a quote is not closed"
+            elif "field larger than field limit" in reason:
+                reason = f"a field has more than {csv.field_size_limit():,} characters, or a quote is not closed"
+            raise BadSnapshotError(lines.begins, reason) from None
         line = lines.begins
         lines.begin(reader.line_num + 1)
         if fields is None:
@@ -154,14 +157,6 @@ def _csv_records(lines: _Lines, required: Sequence[str]) -> Iterator[tuple[int, 
             yield line, dict(zip(header, fields, strict=True))
     if header is None:
         raise BadSnapshotError(0, "is empty: not even a header is there")
-
-
-def _told_by(error: csv.Error) -> str:
-    if "unexpected end of data" in str(error):
-        return "a quote is not closed"
-    if "field larger than field limit" in str(error):
-        return f"a field has more than {csv.field_size_limit():,} characters, or a quote is not closed"
-    return str(error)
 
 
 def _header(line: int, fields: Sequence[str], required: Sequence[str]) -> list[str]:
@@ -217,14 +212,6 @@ def _finite(text: str) -> float:
     return number
 
 
-def _attributes(line: int, fields: Mapping[str, Any], required: Collection[str]) -> str | None:
-    more = {key: value for key, value in fields.items() if key not in required}
-    try:
-        return _TO_JSON.encode(more) if more else None
-    except RecursionError:
-        raise BadSnapshotError(line, "is nested too deeply") from None
-
-
 def _id(line: int, value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -243,7 +230,7 @@ def _seen(text: str) -> str:
     return found.group() if found is not None else ""
 
 
-REQUIRED = ("id", "name", "status")
+SNAPSHOT_COLUMNS = ("id", "name", "status")
 """Required columns of a snapshot; further columns are kept as `attributes`."""
 
 
@@ -262,13 +249,90 @@ class SnapshotItem:
 def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, _day: date) -> Iterator[SnapshotItem]:
     """Yield a snapshot's items as they are read, holding their ids; raises BadSnapshotError. Arguments: see `records`."""
     line_of: dict[str, int] = {}
-    for line, fields in records(stored, part, REQUIRED, max_line_bytes):
+    for line, fields in records(stored, part, SNAPSHOT_COLUMNS, max_line_bytes):
         name = fields["name"]
         # A name that is no text refuses no snapshot.
         name = name if name is None or isinstance(name, str) else json.dumps(name, ensure_ascii=False)
-        key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED, name)
+        key, status, attributes, is_trimmed = subject_of(line, fields, SNAPSHOT_COLUMNS, name)
         if (first := line_of.setdefault(key, line)) != line:
             raise BadSnapshotError(line, f"the id {told(key)} is already on line {first}")
         yield SnapshotItem(line, key, name, status, attributes, is_trimmed)
     if not line_of:
         raise BadSnapshotError(0, "holds no item")
+
+
+START, END = "active_start_date", "active_end_date"
+INTERVAL_COLUMNS = ("id", "status", START, END)
+"""Required columns of a history; further columns are kept as `attributes`."""
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The status of one id over consecutive days."""
+
+    line: int
+    id: str
+    status: str
+    active_start_date: date
+    active_end_date: date
+    """The last known day with this status, never after the day of the delivery."""
+    attributes: str | None
+    is_trimmed: bool = False
+
+
+def folder_of_intervals(dimension: str) -> str:
+    """The folder of a dimension's delivered intervals, below `dimensions/`."""
+    return f"{dimension}_validity"
+
+
+def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
+    """All intervals of a history up to the day `as_of`; raises BadSnapshotError for the first fault or overlap.
+
+    Adjacent equal intervals are joined, open and later ends cut to `as_of`. Holds all of them. Arguments: see `records`.
+    """
+    by_id: dict[str, list[Interval]] = {}
+    for line, fields in records(stored, part, INTERVAL_COLUMNS, max_line_bytes):
+        key, status, attributes, is_trimmed = subject_of(line, fields, INTERVAL_COLUMNS)
+        start, end = _day(line, START, fields[START]), _day(line, END, fields[END])
+        if start is None:
+            raise BadSnapshotError(line, f"{START} is empty")
+        if start > as_of:
+            raise BadSnapshotError(line, f"{START} {start} lies after {as_of}, the day that the delivery tells of")
+        if end is not None and end < start:
+            raise BadSnapshotError(line, f"{END} {end} lies before {START} {start}")
+        last = as_of if end is None else min(end, as_of)
+        by_id.setdefault(key, []).append(Interval(line, key, status, start, last, attributes, is_trimmed))
+    if not by_id:
+        raise BadSnapshotError(0, "holds no interval")
+    for own in by_id.values():
+        yield from _joined(sorted(own, key=lambda one: one.active_start_date))
+
+
+def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """Join adjacent intervals of one id, sorted by first day; raises BadSnapshotError if two overlap."""
+    last: Interval | None = None
+    for interval in intervals:
+        if last is not None and interval.active_start_date <= last.active_end_date:
+            first, second = sorted((last.line, interval.line))
+            reason = f"the interval of the id {told(interval.id)} overlaps with the one on line {first}"
+            raise BadSnapshotError(second, reason)
+        is_next = last is not None and interval.active_start_date == last.active_end_date + timedelta(days=1)
+        if last is not None and is_next and (interval.status, interval.attributes) == (last.status, last.attributes):
+            is_trimmed = last.is_trimmed or interval.is_trimmed
+            last = replace(last, active_end_date=interval.active_end_date, is_trimmed=is_trimmed)
+            continue
+        if last is not None:
+            yield last
+        last = interval
+    if last is not None:
+        yield last
+
+
+def _day(line: int, name: str, value: object) -> date | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    day = day_in(value.strip()) if isinstance(value, str) and _DAY.fullmatch(value.strip()) else None
+    if day is None:
+        raise BadSnapshotError(line, f"{name} {told(str(value))} is no day such as 2026-02-02")
+    return day

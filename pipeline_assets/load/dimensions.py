@@ -12,7 +12,7 @@ import pyspark.sql.functions as F
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
-from pipeline_assets.formats.interval_objects import folder_of_intervals
+from pipeline_assets.formats.snapshot_lines import folder_of_intervals
 from pipeline_assets.load.build.snapshot import judge_doubled, judge_history, judge_unread, parsed_objects
 from pipeline_assets.load.deliveries.snapshots import (
     SnapshotListing,

@@ -14,9 +14,8 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood
-from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.formats.snapshot_lines import SnapshotPart, parse_name
+from pipeline_assets.formats.snapshot_lines import SnapshotPart, folder_of_intervals, parse_name
 from pipeline_assets.load.deliveries.snapshots import sha256_of
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide

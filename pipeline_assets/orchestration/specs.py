@@ -12,8 +12,7 @@ from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.formats.interval_objects import folder_of_intervals
-from pipeline_assets.formats.snapshot_lines import folder_of
+from pipeline_assets.formats.snapshot_lines import folder_of, folder_of_intervals
 from pipeline_assets.load.golden import GOLDEN_TABLES
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import (

@@ -9,7 +9,7 @@ from pipeline_assets.config import named_value
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import ENV_PREFIX, KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.formats.interval_objects import folder_of_intervals
+from pipeline_assets.formats.snapshot_lines import folder_of_intervals
 from pipeline_assets.tables.aggregates import ACTIVE_USERS, DAILY_REVENUE, EVENT_COUNTS
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES

@@ -146,7 +146,9 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     equal = equal_numbers(rows, keys)
     own_ranks = _ranks(rows, precedence)
     ranks = greatest_of(own_ranks, equal)
-    is_shown = _is_shown(rows, equal)
+    lines, objects = numbers_of(rows["_line_number"]), _in_order(rows["_object_key"])
+    places = len(lines) - group_numbers(lines, objects, source_places(rows, list(Source)))
+    is_shown = greatest_of(places, equal) == places
     best, _ = best_near(cells_of(keys, days, window_days), ranks, window_days)
     has_copies, copies = _copies(rows, keys)
     best_copy = ranks.copy()
@@ -246,12 +248,6 @@ def _ranks(rows: pa.Table, precedence: Sequence[Source]) -> Longs:
         numbers_of(rows[PROCESSED]),
         numbers_of(rows[RECEIVED]),
     )
-
-
-def _is_shown(rows: pa.Table, equal: Longs) -> Mask:
-    lines, objects = numbers_of(rows["_line_number"]), _in_order(rows["_object_key"])
-    places = len(lines) - group_numbers(lines, objects, source_places(rows, list(Source)))
-    return np.asarray(greatest_of(places, equal) == places)
 
 
 def source_places(rows: pa.Table, order: Sequence[Source]) -> Longs:

@@ -87,7 +87,8 @@ def _merged(bags: pa.Array) -> pa.Array | None:
 
 def _money(rows: Mapping[str, pa.Array], rule: RevenueRule) -> dict[str, pa.Array]:
     count = len(rows["event_type"])
-    repeats = _is_in(rows["event_type"], rule.repeating_types)
+    repeating = pc.is_in(rows["event_type"], pa.array(sorted(rule.repeating_types), pa.string()))
+    repeats = repeating.to_numpy(zero_copy_only=False)
     places = np.flatnonzero(rows_with(rows["event_properties"], rule.traces) & ~repeats)
     texts = rows["event_properties"].take(pa.array(places)).to_pylist()
     revenue: list[Decimal | None] = [None] * count
@@ -101,11 +102,6 @@ def _money(rows: Mapping[str, pa.Array], rule: RevenueRule) -> dict[str, pa.Arra
         "claims_revenue": pa.array(claims),
         "repeats_revenue": pa.array(repeats),
     }
-
-
-def _is_in(texts: pa.Array, chosen: Collection[str]) -> Mask:
-    found = pc.is_in(texts, pa.array(sorted(chosen), pa.string()))
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def rows_with(texts: pa.Array, parts: Sequence[str]) -> Mask:

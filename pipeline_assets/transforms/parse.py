@@ -114,8 +114,8 @@ class ObjectWork:
             b"".join(small.block.text for small in objects), sum(small.block.count for small in objects)
         )
         if parsed is None and len(objects) > 1:
-            for part in _apart(objects, columns):
-                yield from self._together(part)
+            middle = len(objects) // 2
+            yield from chain(self._together(objects[:middle]), self._together(objects[middle:]))
             return
         if parsed is None:
             (small,) = objects
@@ -204,16 +204,3 @@ class ObjectWork:
             summary["line_reasons"] = json.dumps(reasons, sort_keys=True)
         if refused:
             yield object_text.refused_of(delivery, refused)
-
-
-def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Sequence[SmallObject]]:
-    plain = [small for small in objects if columns.is_plain(small.block.lines)]
-    if 0 < len(plain) < len(objects):
-        are_plain = set(map(id, plain))
-        yield plain
-        yield from ([small] for small in objects if id(small) not in are_plain)
-    elif not plain:
-        yield from ([small] for small in objects)
-    else:
-        middle = len(objects) // 2
-        yield from (objects[:middle], objects[middle:])

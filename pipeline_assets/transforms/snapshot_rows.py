@@ -18,8 +18,7 @@ from pipeline_assets.domain.machine import naming_the_disk
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest
-from pipeline_assets.formats.interval_objects import read_intervals
-from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart, read_snapshot
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart, read_intervals, read_snapshot
 from pipeline_assets.transforms.data_files import arrow_schema
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.object_text import MOVED, ObjectReader, batch_of

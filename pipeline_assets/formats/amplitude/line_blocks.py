@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from typing import Any
@@ -113,7 +113,8 @@ class ColumnParser:
         if self._app not in PROJECTS or not _are_short(text, self._max_line_bytes):
             return None
         try:
-            events = self._decode_lines(text) if _holds_one_object_a_line(text, count) else self._each(text)
+            is_plain = _holds_one_object_a_line(text, count)
+            events = self._decode_lines(text) if is_plain else map(self._decode, text.split(b"\n")[:-1])
             values = zip(*map(msgspec.structs.astuple, events), strict=True)
             columns = {name: _column(name, column) for name, column in zip(COLUMN_NAMES, values, strict=True)}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, pa.ArrowInvalid):
@@ -127,18 +128,6 @@ class ColumnParser:
         if pc.any(pc.not_equal(columns["app"], self._app)).as_py():
             return None
         return columns
-
-    def _each(self, text: bytes) -> list[Any]:
-        return list(map(self._decode, text.split(b"\n")[:-1]))
-
-    def is_plain(self, lines: Sequence[bytes]) -> bool:
-        """As `base.BlockParser`."""
-        try:
-            for line in lines:
-                self._decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        return True
 
 
 def _are_short(text: bytes, most: int) -> bool:

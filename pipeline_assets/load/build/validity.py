@@ -13,8 +13,7 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.formats.interval_objects import folder_of_intervals
-from pipeline_assets.formats.snapshot_lines import parse_name
+from pipeline_assets.formats.snapshot_lines import folder_of_intervals, parse_name
 from pipeline_assets.load.build.builder import Audit, Build, Builder, TablePlan
 from pipeline_assets.load.build.snapshot import columns_of_all_projects, judge_unread, parsed_objects, with_trimmed
 from pipeline_assets.load.runtime import Runtime

@@ -68,7 +68,7 @@ def test_sketches_add_up_in_any_order_and_grouping(one: list[int], other: list[i
     rows = [*one, *other]
     random.shuffle(rows)  # type: ignore[attr-defined]
     text = a_sketch(rows).to_text()
-    assert (a_sketch(one) + a_sketch(other)).to_text() == text
+    assert merged((a_sketch(one), a_sketch(other))).to_text() == text
     assert merged([a_sketch(other), LatenessSketch(), a_sketch(one)]).to_text() == text
     read = LatenessSketch.from_text(text)
     assert read is not None
@@ -79,7 +79,7 @@ def test_a_sketch_of_nothing_tells_nothing_and_of_another_version_neither() -> N
     assert LatenessSketch().percentile(0.5) is None
     assert LatenessSketch({EARLY: 3}, 0, -50, -7).percentile(1.0) == 0
     assert LatenessSketch.from_text('{"version": 2}') is None
-    assert LatenessSketch(unknown=2) + LatenessSketch(unknown=1) == LatenessSketch({}, 3)
+    assert merged((LatenessSketch(unknown=2), LatenessSketch(unknown=1))) == LatenessSketch({}, 3)
 
 
 DAY = date(2026, 3, 31)

@@ -8,12 +8,13 @@ from datetime import date
 
 import pytest
 
-from pipeline_assets.formats.interval_objects import Interval, read_intervals
 from pipeline_assets.formats.snapshot_lines import (
     BadSnapshotError,
+    Interval,
     SnapshotItem,
     SnapshotPart,
     parse_name,
+    read_intervals,
     read_snapshot,
 )
 
