@@ -12,10 +12,9 @@ import pyspark.sql.functions as F
 
 from benchmarks.contenders import NaiveAppend
 from benchmarks.workload import PROJECT
-from labs.story import Deployment, Story, by_day, total
+from labs.story import Deployment, Story, revenue_by_day, total
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.orchestration.health_page import Line, lines
-from pipeline_assets.transforms.fold_tasks import narrow_events
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 
@@ -50,7 +49,7 @@ def append_or_replace(work: Path, months: int = 12 * YEARS, events: int = 150) -
         naive.load(objects, days)
         ours.load(days[0], days[-1], _NOW)
         held = naive.spark.table(naive.table).withColumn(EXTRA_COLUMN, F.lit(None).cast("string"))
-        appended.append(by_day(narrow_events(held, naive.settings), "event_date"))
+        appended.append(revenue_by_day(held, naive.settings))
         replaced.append(ours.revenue())
     figures = {
         "append_once": total(appended[0]), "append_twice": total(appended[1]),

@@ -7,9 +7,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
 from benchmarks.workload import PROJECT
-from labs.story import Deployment, Story, by_day, total
+from labs.story import Deployment, Story, revenue_by_day, total
 from pipeline_assets.orchestration.health_page import Line, lines
-from pipeline_assets.transforms.fold_tasks import narrow_events
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 
@@ -38,7 +37,7 @@ def event_time(work: Path, events: int = 600) -> Story:
         _arrive(held, day)
         p.load(spec.first_day if day == MONDAY else day, day, datetime.combine(day + timedelta(days=1), time(6), UTC))
         by_event[day] = total(p.revenue(), [MONDAY])
-        facts = narrow_events_by_arrival(p)
+        facts = revenue_by_arrival(p)
         by_arrival[day] = total(facts, [MONDAY])
     late = {day: round(by_event[day] - by_event[MONDAY], 2) for day in arrivals}
     figures = {
@@ -72,8 +71,7 @@ def _arrive(held: dict[Path, bytes], day: date) -> None:
             path.write_bytes(body)
 
 
-def narrow_events_by_arrival(p: Deployment) -> dict[date, float]:
+def revenue_by_arrival(p: Deployment) -> dict[date, float]:
     """Return arrival day -> revenue of the rows that arrived on it."""
     raw = p.table("raw/regular_events")
-    facts = narrow_events(raw.drop("event_date").withColumnRenamed("_arrival_date", "event_date"), p.settings)
-    return by_day(facts, "event_date")
+    return revenue_by_day(raw.drop("event_date").withColumnRenamed("_arrival_date", "event_date"), p.settings)

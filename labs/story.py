@@ -15,9 +15,14 @@ from markupsafe import Markup
 
 from benchmarks.contenders import a_session, settings_in
 from pipeline_assets.domain.days import days_between
+from pipeline_assets.domain.revenue import PLACES
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.load.build.folds import slice_fold
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
+from pipeline_assets.tables.aggregates import DAILY_REVENUE
 from pipeline_assets.tables.registry import table_by_key
+from pipeline_assets.transforms.fold_tasks import fold_events
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
@@ -80,6 +85,15 @@ def by_day(rows: DataFrame, column: str) -> dict[date, float]:
     """Return day -> sum of the column `revenue`."""
     found = rows.groupBy(column).agg(F.sum("revenue").alias("revenue")).where("revenue IS NOT NULL").collect()
     return {row[column]: float(row["revenue"]) for row in found}
+
+
+def revenue_by_day(events: DataFrame, settings: Settings) -> dict[date, float]:
+    """Return day -> revenue of events, all currencies and projects together."""
+    revenue: dict[date, float] = {}
+    for key, folds in fold_events(events, slice_fold([DAILY_REVENUE], settings)).items():
+        for units, *_ in folds[DAILY_REVENUE.key].rows.values():
+            revenue[key.event_date] = revenue.get(key.event_date, 0.0) + units / 10**PLACES
+    return revenue
 
 
 def total(revenue: Mapping[date, float], days: Sequence[date] | None = None) -> float:

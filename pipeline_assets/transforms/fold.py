@@ -22,7 +22,7 @@ USER_COLUMNS = ("data", EXTRA_COLUMN, "amplitude_id", "user_id", "device_id")
 MONEY_COLUMNS = ("event_type", "event_properties")
 MERGED = "users that the vendor merged count twice where events bring no `merged_amplitude_id`"
 EVENT_TYPE, PLATFORM, USER, MONEY = "event_type", "platform", "user", "money"
-_REVENUE = pa.decimal128(28, PLACES)
+_REVENUE = pa.decimal128(38, PLACES)
 _EXACT = Context(prec=40)
 _MERGED_ID = "merged_amplitude_id"
 
@@ -111,7 +111,7 @@ def rows_with(texts: pa.Array, parts: Sequence[str]) -> Mask:
 
 
 _MONEY_TYPES = {
-    "revenue": "decimal(28,6)",
+    "revenue": "decimal(38,6)",
     "currency": "string",
     "claims_revenue": "boolean",
     "repeats_revenue": "boolean",

@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.errors import TidemarkError
-from pipeline_assets.domain.revenue import RevenueRule
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, scale_of
 from pipeline_assets.transforms import file_rows
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import exact_sum, hashes_of, longs
-from pipeline_assets.transforms.fold import FACTS, USER, Folded, SliceFold, columns_of, event_facts, shares_of
+from pipeline_assets.transforms.fold import FACTS, Folded, SliceFold, columns_of, joined, shares_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -179,39 +177,36 @@ def fold_share(
     return slices[number], sum(map(len, facts)), fold.of(facts)
 
 
+_SHARE, _SHARES = "_share", 16
+"""Shares of each slice that only Spark can read, so that no task holds the facts of a whole slice."""
+
+
 def fold_events(events: DataFrame, fold: SliceFold) -> dict[Slice, dict[str, Folded]]:
-    """Slice -> key of a table -> its fold, by one query over rows that only Spark can read; a task holds a slice's facts."""
-    at = ("event_date", "project_id")
+    """Slice -> key of a table -> its fold, by one query over rows that only Spark can read; facts alone are shuffled."""
+    at = {"event_date": "date", "project_id": "string"}
+    facts = {name: kind for fact in fold.facts for name, kind in FACTS[fact].types.items()}
+    schema = ", ".join(f"{name} {kind}" for name, kind in {**at, _SHARE: "bigint", **facts}.items())
     read = events.select(*dict.fromkeys((*at, *columns_of(fold.facts))))
-    folding = partial(file_rows.reduced_batches, "", at[0], dict(read.dtypes), partial(_fold_of, fold))
-    placed = read.repartition(*at).sortWithinPartitions(*at).mapInArrow(folding, "result binary")
-    return dict(pickle.loads(row["result"]) for row in placed.collect())  # noqa: S301 - our own tasks wrote it
+    shared = read.mapInArrow(partial(_with_shares, fold, [*at, _SHARE, *facts]), schema)
+    folding = partial(file_rows.reduced_batches, "", "event_date", facts, partial(_fold_of, fold))
+    placed = shared.repartition(*at, _SHARE).sortWithinPartitions(*at).mapInArrow(folding, "result binary")
+    found: dict[Slice, dict[str, Folded]] = {}
+    for row in placed.collect():
+        key, by_table = pickle.loads(row["result"])  # noqa: S301 - our own tasks wrote it
+        found[key] = joined([found.get(key, {}), by_table])
+    return found
 
 
-def _fold_of(fold: SliceFold, file: file_rows.SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, dict[str, Folded]]:
-    return file.key, fold.of(list(map(fold.narrow, tables)))
-
-
-_NARROW = {"event_date": "date", "project_id": "string"} | {
-    name: kind for fact, of in FACTS.items() if fact != USER for name, kind in of.types.items()
-}
-
-
-def narrow_events(events: DataFrame, settings: Settings) -> DataFrame:
-    """The facts of events for tables of users, one row per event, in about 10 µs each.
-
-    event_date, project_id, event_type, platform (`unknown` if blank), user (with its kind of id, or null), currency (string),
-    revenue (decimal(28,6)), claims_revenue, repeats_revenue (boolean).
-    """
-    read = events.select(*dict.fromkeys(("event_date", "project_id", *columns_of(FACTS))))
-    schema = ", ".join(f"{name} {kind}" for name, kind in {**_NARROW, "user": "string"}.items())
-    return read.mapInArrow(partial(_narrowed, RevenueRule.of(settings)), schema)
-
-
-def _narrowed(rule: RevenueRule, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _with_shares(fold: SliceFold, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = pa.Table.from_batches([batch])
-        facts = event_facts(rows, rule, FACTS)
-        number = pc.binary_join_element_wise("a:", facts["user_number"].cast(pa.string()), "")
-        columns = [facts[name] if name in facts.column_names else rows[name] for name in _NARROW]
-        yield from pa.table([*columns, pc.coalesce(number, facts["user_text"])], [*_NARROW, "user"]).to_batches()
+        facts = fold.narrow(rows)
+        made = {
+            _SHARE: pa.array(shares_of(facts, _SHARES)),
+            **dict(zip(facts.column_names, facts.columns, strict=True)),
+        }
+        yield from pa.table({name: made[name] if name in made else rows[name] for name in names}).to_batches()
+
+
+def _fold_of(fold: SliceFold, file: file_rows.SliceFile, facts: Iterator[pa.Table]) -> tuple[Slice, dict[str, Folded]]:
+    return file.key, fold.of(list(facts))
