@@ -22,6 +22,7 @@ from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, MAX_DEPTH, Lin
 from pipeline_assets.formats.base import ColumnType, ParsedLine, RefusedLine
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from tests.support.builders import PROJECT
+from tests.support.cases import cases
 
 MAX_LINE_BYTES = 100_000
 PARSER = LineParser(PROJECT, date(2026, 2, 2), MAX_LINE_BYTES)
@@ -148,56 +149,36 @@ def test_every_reason_for_a_line_is_held_by_an_example() -> None:
     assert {reason for _, reason in REFUSALS} == set(Reason) - for_objects
 
 
-VALUES = [
-    ('"city":"a"', "city", "a"),
-    ('"city":""', "city", ""),
-    ('"city":null', "city", None),
-    (r'"city":"\ud83d\ude00"', "city", "😀"),
-    (r'"city":"a\u0000\"\\"', "city", 'a\0"\\'),
-    (r'"\u0063ity":"a"', "city", "a"),
-    ('"city":1.50', "city", "1.50"),
-    ('"city":true', "city", "true"),
-    ('"city":{"a" : 1}', "city", '{"a" : 1}'),
-    (f'"city":{"9" * 5000}', "city", "9" * 5000),
-    ('"city":1,"city":"b"', "city", "b"),
-    ('"event_id":"x","event_id":1', "event_id", 1),
-    ('"event_id":9223372036854775807', "event_id", 2**63 - 1),
-    ('"event_id":-9223372036854775808', "event_id", -(2**63)),
-    ('"event_id":12', "event_id", 12),
-    ('"event_id":"12"', "event_id", 12),
-    ('"event_id":" -12 "', "event_id", -12),
-    ('"event_id":1.0', "event_id", 1),
-    ('"event_id":1.7e12', "event_id", 1_700_000_000_000),
-    ('"event_id":"9223372036854775807.0"', "event_id", 2**63 - 1),
-    ('"location_lat":1', "location_lat", 1.0),
-    ('"location_lat":-1.25e2', "location_lat", -125.0),
-    ('"location_lat":"52.5"', "location_lat", 52.5),
-    ('"location_lat":".5"', "location_lat", 0.5),
-    ('"paying":false', "paying", False),
-    ('"paying":"true"', "paying", True),
-    ('"paying":"False"', "paying", False),
-    ('"data":{}', "data", "{}"),
-    ('"data":null', "data", None),
-    ('"data": null ', "data", None),
-    ('"data":"null"', "data", '"null"'),
-    ('"data": { "b" : 1.0,\t"b":[ ] } ', "data", '{ "b" : 1.0,\t"b":[ ] }'),
-    ('"data":{"city":1,"City":2,"a.b":3}', "data", '{"city":1,"City":2,"a.b":3}'),
-    (r'"data":{"a":"\ud83d"}', "data", r'{"a":"\ud83d"}'),
-    (r'"data":{"a":"\u00fc\/ü"}', "data", r'{"a":"\u00fc\/ü"}'),
-    (r'"data":"{\"half\":\"\ud83d\"}"', "data", r'{"half":"\ud83d"}'),
-    ('"event_properties":""', "event_properties", '""'),
-    ('"event_properties":" "', "event_properties", '" "'),
-    ('"event_properties":[]', "event_properties", "[]"),
-    ('"sample_rate":"{}"', "sample_rate", '"{}"'),
-    ('"sample_rate":null', "sample_rate", None),
-    ('"amplitude_attribution_ids":"a"', "amplitude_attribution_ids", '"a"'),
-    ('"app":"10001"', "app", 10001),
-]
+VALUES = {
+    "city": [
+        ('"a"', "a"), ('""', ""), ("null", None), (r'"\ud83d\ude00"', "😀"), (r'"a\u0000\"\\"', 'a\0"\\'),
+        (r'"x","\u0063ity":"a"', "a"), ("1.50", "1.50"), ("true", "true"), ('{"a" : 1}', '{"a" : 1}'),
+        ("9" * 5000, "9" * 5000), ('1,"city":"b"', "b"),
+    ],
+    "event_id": [
+        ('"x","event_id":1', 1), ("9223372036854775807", 2**63 - 1), ("-9223372036854775808", -(2**63)), ("12", 12),
+        ('"12"', 12), ('" -12 "', -12), ("1.0", 1), ("1.7e12", 1_700_000_000_000), ('"9223372036854775807.0"', 2**63 - 1),
+    ],
+    "location_lat": [("1", 1.0), ("-1.25e2", -125.0), ('"52.5"', 52.5), ('".5"', 0.5)],
+    "paying": [("false", False), ('"true"', True), ('"False"', False)],
+    "data": [
+        ("{}", "{}"), ("null", None), (" null ", None), ('"null"', '"null"'),
+        (' { "b" : 1.0,\t"b":[ ] } ', '{ "b" : 1.0,\t"b":[ ] }'),
+        ('{"city":1,"City":2,"a.b":3}', '{"city":1,"City":2,"a.b":3}'), (r'{"a":"\ud83d"}', r'{"a":"\ud83d"}'),
+        (r'{"a":"\u00fc\/ü"}', r'{"a":"\u00fc\/ü"}'), (r'"{\"half\":\"\ud83d\"}"', r'{"half":"\ud83d"}'),
+    ],
+    "event_properties": [('""', '""'), ('" "', '" "'), ("[]", "[]")],
+    "sample_rate": [('"{}"', '"{}"'), ("null", None)],
+    "amplitude_attribution_ids": [('"a"', '"a"')],
+    "app": [('"10001"', 10001)],
+}  # fmt: skip
+"""Column -> texts of its value, and what is read."""
+VALUES_BY_ID = {f"{column}:{text[:40]}": (column, text, value) for column, of in VALUES.items() for text, value in of}
 
 
-@pytest.mark.parametrize(("members", "column", "expected"), VALUES, ids=[row[0][:40] for row in VALUES])
-def test_a_value_is_read_as_its_column_says(members: str, column: str, expected: Any) -> None:
-    parsed = read(a_line(members))
+@cases(("column", "text", "expected"), VALUES_BY_ID)
+def test_a_value_is_read_as_its_column_says(column: str, text: str, expected: Any) -> None:
+    parsed = read(a_line(f'"{column}":{text}'))
     assert value(parsed, column) == expected
     assert type(value(parsed, column)) is type(expected)
     assert parsed.extra is None
