@@ -118,25 +118,21 @@ def test_the_answers_are_commands_that_the_shell_knows(history: HealthReport) ->
 _START = "tidemark rebuild start --from 2026-03-31 --to 2026-03-31 --table refined/events --project 10001"
 
 
-@pytest.mark.parametrize(
-    ("state", "commands"),
-    [
-        (RebuildState.BUILDING, (f'{_START} --reason "REASON"', "tidemark rebuild abandon 1")),
-        (RebuildState.READY, ("tidemark rebuild show 1", "tidemark rebuild swap 1", "tidemark rebuild abandon 1")),
-        (RebuildState.SWAPPING, ("tidemark rebuild swap 1", "tidemark rebuild undo 1")),
-        (RebuildState.SWAPPED, ()),
-        (RebuildState.ABANDONED, ()),
-    ],
-)
-def test_an_open_rebuild_waits_for_a_person(ledger: Ledger, state: RebuildState, commands: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("state", "answers"), [
+    ("building", ["abandon"]), ("ready", ["show", "swap", "abandon"]), ("swapping", ["swap", "undo"]),
+    ("swapped", []), ("abandoned", []),
+])  # fmt: skip
+def test_an_open_rebuild_waits_for_a_person(ledger: Ledger, state: str, answers: list[str]) -> None:
+    commands = [f'{_START} --reason "REASON"'] if state == "building" else []
+    commands += [f"tidemark rebuild {answer} 1" for answer in answers]
     asked = RebuildRecord(0, (REFINED,), LAST, LAST, ("10001",), "other meaning", "ann", RebuildState.BUILDING, "run")
     begun = ledger.rebuilds.begin(asked)
-    ledger.rebuilds.change(begun, state=state)
+    ledger.rebuilds.change(begun, state=RebuildState(state))
     found = health(ledger).for_a_person
-    assert [one.commands for one in found] == ([commands] if commands else [])
+    assert [list(one.commands) for one in found] == ([commands] if commands else [])
     for command in commands:
         require_known(command)
-    assert all(one.reason == f"rebuild 1 is {state.value}: other meaning" for one in found)
+    assert all(one.reason == f"rebuild 1 is {state}: other meaning" for one in found)
 
 
 def test_projects_that_ask_the_same_are_answered_at_once_and_gaps_divide(ledger: Ledger) -> None:
@@ -298,9 +294,7 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
         "1,200 values of paying and 60 values of processed_time could not be read and are null",
     ):
         assert said in page
-    (mixed,) = [
-        one for one in ledger.deliveries(Source.REGULAR, ["10001"], LAST, LAST).values() if one.object_key == "k5"
-    ]
+    mixed = ledger.deliveries(Source.REGULAR, ["10001"], LAST, LAST)["k5"]
     assert dict(mixed.line_reasons) == {app: 2, "bad_time": 1}
 
 
@@ -392,13 +386,8 @@ def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) 
         evaluations = tuple(Evaluation(check, False, **why) for check in failed)
         return an_item(LAST - timedelta(days=days), verdict, refused_evaluations=evaluations, **why)
 
-    records = [
-        red(0, Verdict.WAITING),
-        red(2, refused, Check.SNAPSHOT_IS_WHOLE),
-        red(4, refused, Check.COUNT_IS_EXPECTED),
-        red(6, Verdict.HELD),
-        a_slice(LAST, 3, verdict=refused, reason="shrinks", hint="look"),
-    ]
+    records = [red(2, refused, Check.SNAPSHOT_IS_WHOLE), red(4, refused, Check.COUNT_IS_EXPECTED), red(6, Verdict.HELD)]
+    records += [red(0, Verdict.WAITING), a_slice(LAST, 3, verdict=refused, reason="shrinks", hint="look")]
     ledger.record(Changes(slices=records), "run")
     report = health(ledger)
     asked = {one.kind: one.commands for one in report.questions if one.tables == (ITEM_SNAPSHOT,)}
@@ -409,10 +398,8 @@ def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) 
         AnswerKind.ACCEPT_CHANGE: (f'{load} --from 2026-03-27 --to 2026-03-27 --accept-changes "REASON"',),
         AnswerKind.RELEASE: (f'{release} --table {ITEM_SNAPSHOT} --reason "REASON"',),
     }
-    assert {one.tables: one.projects for one in report.questions} == {
-        (ITEM_SNAPSHOT,): ("all",),
-        (REFINED,): ("10001",),
-    }
+    projects = {one.tables: one.projects for one in report.questions}
+    assert projects == {(ITEM_SNAPSHOT,): ("all",), (REFINED,): ("10001",)}
     assert ITEM_SNAPSHOT in page_of(report)
 
 
@@ -420,23 +407,16 @@ def test_the_calendar_has_a_row_for_each_table_of_dimensions_and_tells_what_is_m
     """Outcome: each state is a day of its table's row, without projects, and a click names its fault."""
     days = [LAST - timedelta(days=back) for back in (5, 4, 3, 2)]
     why = {"reason": "line 7: is doubled", "hint": "correct it"}
-    slices = [
-        an_item(days[0], Verdict.PUBLISHED),
-        an_item(days[1], Verdict.UNCHANGED, 0, digest=EMPTY),
-        an_item(days[2], Verdict.REFUSED, **why),
-        an_item(days[3], Verdict.WAITING, 0, **why),
-        an_item(date(2026, 3, 1), Verdict.PUBLISHED, table="dimensions/item_validity"),
-    ]
+    slices = [an_item(days[0], Verdict.PUBLISHED), an_item(days[1], Verdict.UNCHANGED, 0, digest=EMPTY)]
+    slices += [an_item(days[2], Verdict.REFUSED, **why), an_item(days[3], Verdict.WAITING, 0, **why)]
+    slices.append(an_item(date(2026, 3, 1), Verdict.PUBLISHED, table="dimensions/item_validity"))
     ledger.record(Changes(slices=slices), "run")
     report = health(ledger)
     assert report.calendar is not None
     states = [report.calendar.states.get((ITEM_SNAPSHOT, day)) for day in days]
-    assert [(one.verdict, one.absent, one.is_missing) for one in states if one is not None] == [
-        (Verdict.PUBLISHED, 0, False),
-        (Verdict.UNCHANGED, 0, True),
-        (Verdict.REFUSED, 0, False),
-        (Verdict.WAITING, 0, False),
-    ]
+    told = [(one.verdict, one.absent, one.is_missing) for one in states if one is not None]
+    verdicts = (Verdict.PUBLISHED, Verdict.UNCHANGED, Verdict.REFUSED, Verdict.WAITING)
+    assert told == [(verdict, 0, verdict is Verdict.UNCHANGED) for verdict in verdicts]
     assert report.calendar.states.get(("dimensions/item_validity", date(2026, 3, 1))) is not None
     page = page_of(report)
     for text in ("<b>item_snapshot</b>", "<b>item_validity</b>", "the latest before it stands", "line 7: is doubled"):

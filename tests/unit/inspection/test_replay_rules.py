@@ -74,17 +74,15 @@ def test_other_code_is_said() -> None:
     assert "published by other code" in origin.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("cause", "said"),
-    [
-        (Cause.of(CauseKind.FOREIGN), "no run of ours published it"),
-        (Cause.of(CauseKind.UNRECORDED_RUN, "run-9"), "died before it recorded"),
-        (Cause.of(CauseKind.ROLLBACK), "rolled back to a state whose inputs are not on record"),
-        (Cause.of(CauseKind.CODE), "its inputs are not on record"),
-    ],
-)
-def test_inputs_that_are_not_on_record_are_an_obstacle(cause: Cause, said: str) -> None:
-    found = origin_of(REFINED_EVENTS, replace(PUBLICATION, input_state=None, cause=cause), None, SETTINGS)
+@pytest.mark.parametrize(("cause", "said"), [
+    (CauseKind.FOREIGN, "no run of ours published it"),
+    (CauseKind.UNRECORDED_RUN, "died before it recorded"),
+    (CauseKind.ROLLBACK, "rolled back to a state whose inputs are not on record"),
+    (CauseKind.CODE, "its inputs are not on record"),
+])  # fmt: skip
+def test_inputs_that_are_not_on_record_are_an_obstacle(cause: CauseKind, said: str) -> None:
+    older = replace(PUBLICATION, input_state=None, cause=Cause.of(cause, "run-9"))
+    found = origin_of(REFINED_EVENTS, older, None, SETTINGS)
     assert isinstance(found, Obstacle)
     assert said in found.reason
     assert found.hint
@@ -192,10 +190,8 @@ PREVIOUS = {"missing_snapshot": MissingSnapshot.PREVIOUS}
 
 
 def facts_of(*snapshots: date, events: Digest = SOME, verdict: Verdict = Verdict.PUBLISHED, **settings: Any) -> Facts:
-    on_record = {
-        Slice(day, ALL_PROJECTS): SliceRecord(SNAPSHOT, Slice(day, ALL_PROJECTS), verdict, digest=SOME)
-        for day in snapshots
-    }
+    keys = [Slice(day, ALL_PROJECTS) for day in snapshots]
+    on_record = {key: SliceRecord(SNAPSHOT, key, verdict, digest=SOME) for key in keys}
     month = Slice(ITEM_DAY.replace(day=1), ALL_PROJECTS)
     state = InputState({InputDay(SNAPSHOT, day): SOME for day in snapshots})
     return Facts(
@@ -216,16 +212,13 @@ def chosen(facts: Facts) -> Items:
 _NONE = f"{SNAPSHOT} has no snapshot of {ITEM_DAY}"
 
 
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        (facts_of(THREE_BEFORE), f"{_NONE} (missing_snapshot = wait)"),
-        (facts_of(THREE_BEFORE, missing_snapshot="refuse"), f"{_NONE} (missing_snapshot = refuse)"),
-        (facts_of(THREE_BEFORE, **PREVIOUS, previous_snapshot_days=2),
-         f"{_NONE}, and none of the 2 days before it (missing_snapshot = previous)"),
-        (facts_of(), f"{SNAPSHOT} holds no snapshot of {ITEM_DAY} or of a day before it"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("facts", "reason"), [
+    (facts_of(THREE_BEFORE), f"{_NONE} (missing_snapshot = wait)"),
+    (facts_of(THREE_BEFORE, missing_snapshot="refuse"), f"{_NONE} (missing_snapshot = refuse)"),
+    (facts_of(THREE_BEFORE, **PREVIOUS, previous_snapshot_days=2),
+     f"{_NONE}, and none of the 2 days before it (missing_snapshot = previous)"),
+    (facts_of(), f"{SNAPSHOT} holds no snapshot of {ITEM_DAY} or of a day before it"),
+])  # fmt: skip
 def test_events_without_items_are_not_computed_and_the_reason_is_a_loads(facts: Facts, reason: str) -> None:
     assert chosen(facts) == ((), reason)
 

@@ -23,7 +23,7 @@ from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
 PROJECTS, DAY = ("10001", "10002"), date(2026, 2, 2)
-RAW, REFINED = "raw/regular_events", "refined/events"
+RAW, REFINED, JOINED = "raw/regular_events", "refined/events", "aggregates/active_item_events"
 
 
 def a_slice(project: str, verdict: Verdict, table: str = REFINED, reason: str | None = None) -> SliceRecord:
@@ -31,25 +31,26 @@ def a_slice(project: str, verdict: Verdict, table: str = REFINED, reason: str | 
     return SliceRecord(table, Slice(DAY, project), verdict, reason, reason and "fix it", is_final=True, digest=digest)
 
 
+def of_item(day: date) -> list[SliceRecord]:
+    """A day's snapshot, and its month's intervals."""
+    places = (ITEM.snapshot.key, day), (ITEM.validity.key, day.replace(day=1))
+    return [
+        SliceRecord(table, Slice(of, ALL_PROJECTS), Verdict.PUBLISHED, digest=Digest(3, 1, 1)) for table, of in places
+    ]
+
+
 def status_of(ledger: Ledger, table: str) -> DayStatus:
     statuses = day_statuses(ledger, PROJECTS, [DAY], (Source.REGULAR,))
     return next(status for status in statuses if status.table == table)
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "worst", "is_good"),
-    [
-        ((Verdict.PUBLISHED, Verdict.UNCHANGED), Verdict.PUBLISHED, True),
-        ((Verdict.PUBLISHED, Verdict.WAITING), Verdict.WAITING, False),
-        ((Verdict.HELD, Verdict.WAITING), Verdict.HELD, False),
-        ((Verdict.HELD, Verdict.REFUSED), Verdict.REFUSED, False),
-    ],
-)
-def test_a_day_is_as_good_as_its_worst_project(
-    ledger: Ledger, verdicts: tuple[Verdict, Verdict], worst: Verdict, is_good: bool
-) -> None:
-    ledger.record(Changes(slices=[a_slice(*pair) for pair in zip(PROJECTS, verdicts, strict=True)]), "run")
-    status = status_of(ledger, REFINED)
+@pytest.mark.parametrize(("better", "worst"), [
+    (Verdict.UNCHANGED, Verdict.PUBLISHED), (Verdict.PUBLISHED, Verdict.WAITING), (Verdict.WAITING, Verdict.HELD),
+    (Verdict.HELD, Verdict.REFUSED),
+])  # fmt: skip
+def test_a_day_is_as_good_as_its_worst_project(ledger: Ledger, better: Verdict, worst: Verdict) -> None:
+    ledger.record(Changes(slices=[a_slice("10001", better), a_slice("10002", worst)]), "run")
+    status, is_good = status_of(ledger, REFINED), worst is Verdict.PUBLISHED
     assert (status.verdict, status.is_good, status.rows, status.is_final) == (worst, is_good, 10, True)
 
 
@@ -80,43 +81,26 @@ def test_a_raw_day_has_the_verdict_of_its_batches(ledger: Ledger) -> None:
 
 def test_dimensions_stand_beside_events_where_they_are_in_use(ledger: Ledger) -> None:
     """Outcome: without a snapshot no column of dimensions; then every day has one, and a month of intervals on each day."""
-    days, month = (date(2026, 2, 2), date(2026, 2, 3)), date(2026, 2, 1)
+    days = date(2026, 2, 2), date(2026, 2, 3)
     assert joined_statuses(ledger, ["1"], days, is_all_wanted=True) == dimension_statuses(ledger, days) == []
-    held = Digest(3, 1, 1)
-    records = [
-        SliceRecord(ITEM.snapshot.key, Slice(days[0], ALL_PROJECTS), Verdict.PUBLISHED, digest=held),
-        SliceRecord(ITEM.validity.key, Slice(month, ALL_PROJECTS), Verdict.PUBLISHED, digest=held),
-        SliceRecord("aggregates/active_item_events", Slice(days[0], "1"), Verdict.WAITING, "is early"),
-    ]
-    ledger.record(Changes(slices=records), "run")
+    waits = SliceRecord(JOINED, Slice(days[0], "1"), Verdict.WAITING, "is early")
+    ledger.record(Changes(slices=[*of_item(days[0]), waits]), "run")
     told = [*joined_statuses(ledger, ["1"], days, is_all_wanted=True), *dimension_statuses(ledger, days)]
-    assert [(one.table.rpartition("/")[2], one.day.day, one.verdict) for one in told] == [
-        ("active_item_events", 2, Verdict.WAITING),
-        ("active_item_events", 3, None),
-        ("item_snapshot", 2, Verdict.PUBLISHED),
-        ("item_validity", 2, Verdict.PUBLISHED),
-        ("item_snapshot", 3, None),
-        ("item_validity", 3, Verdict.PUBLISHED),
-    ]
+    snapshot, validity, good = ITEM.snapshot.key, ITEM.validity.key, Verdict.PUBLISHED
+    assert [(one.table, one.day.day, one.verdict) for one in told] == [
+        (JOINED, 2, Verdict.WAITING), (JOINED, 3, None),
+        (snapshot, 2, good), (validity, 2, good), (snapshot, 3, None), (validity, 3, good),
+    ]  # fmt: skip
     assert [one.day for one in joined_statuses(ledger, ["1"], days)] == [days[0]]
     assert joined_statuses(ledger, ["1"], days)[0].reasons == ("1: is early",)
 
 
 def test_a_released_day_of_a_dimension_is_told_with_its_intervals_and_what_is_joined_with_it(ledger: Ledger) -> None:
     """Outcome: the day of all projects shows all three tables; the day of one project shows its aggregate alone."""
-    held = Digest(3, 1, 1)
-    records = [
-        SliceRecord(ITEM.snapshot.key, Slice(DAY, ALL_PROJECTS), Verdict.PUBLISHED, digest=held),
-        SliceRecord(ITEM.validity.key, Slice(DAY.replace(day=1), ALL_PROJECTS), Verdict.PUBLISHED, digest=held),
-        SliceRecord("aggregates/active_item_events", Slice(DAY, "10001"), Verdict.PUBLISHED, digest=held),
-        SliceRecord("aggregates/active_item_events", Slice(DAY, "10002"), Verdict.REFUSED, "shrinks"),
-    ]
-    ledger.record(Changes(slices=records), "run")
+    joined = [a_slice("10001", Verdict.PUBLISHED, JOINED), a_slice("10002", Verdict.REFUSED, JOINED, "shrinks")]
+    ledger.record(Changes(slices=[*of_item(DAY), *joined]), "run")
     told = {one.table: (one.day, one.verdict) for one in recorded_statuses(ledger, {Slice(DAY, ALL_PROJECTS)}, ())}
-    assert told == {
-        ITEM.snapshot.key: (DAY, Verdict.PUBLISHED),
-        ITEM.validity.key: (DAY, Verdict.PUBLISHED),
-        "aggregates/active_item_events": (DAY, Verdict.REFUSED),
-    }
+    of_item_tables = dict.fromkeys((ITEM.snapshot.key, ITEM.validity.key), (DAY, Verdict.PUBLISHED))
+    assert told == {**of_item_tables, JOINED: (DAY, Verdict.REFUSED)}
     (own,) = recorded_statuses(ledger, {Slice(DAY, "10001")}, ())
-    assert (own.table, own.verdict) == ("aggregates/active_item_events", Verdict.PUBLISHED)
+    assert (own.table, own.verdict) == (JOINED, Verdict.PUBLISHED)

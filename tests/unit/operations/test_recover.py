@@ -307,9 +307,9 @@ def test_a_member_that_leads_elsewhere_and_a_bomb_are_isolated_and_write_nothing
     honest = place.vendor.members
 
     def members(project_id: str, hours: Any) -> list[tuple[str, bytes]]:
+        found = honest(project_id, hours)
         return [
-            (name.replace(f"{PROJECT}/", "../../") if "_3#" in name else name, body)
-            for name, body in honest(project_id, hours)
+            (name.replace(f"{PROJECT}/", "../../" if "_3#" in name else f"{PROJECT}/"), body) for name, body in found
         ]
 
     place.vendor.members = members  # type: ignore[method-assign]
@@ -322,14 +322,10 @@ def test_a_member_that_leads_elsewhere_and_a_bomb_are_isolated_and_write_nothing
     assert [path.name for path in place.root.parent.iterdir() if not path.name.startswith("ledger")] == ["landing"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (Answer(403, b"no"), "does not take the project's keys"),
-        (Answer(200, b"<html>hello</html>", {"Content-Type": "text/html"}), "a page answered"),
-        (Answer(503), "asked 3 times"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "said"), [
+    (Answer(403, b"no"), "does not take the project's keys"), (Answer(503), "asked 3 times"),
+    (Answer(200, b"<html>hello</html>", {"Content-Type": "text/html"}), "a page answered"),
+])  # fmt: skip
 def test_what_concerns_a_project_leaves_the_others_alone(place: Place, answer: Answer, said: str) -> None:
     for project in (PROJECT, OTHER):
         place.vendor.add(project, Hour(DAY, 4), a_body(events_on(DAY, 2, app=int(project))))
@@ -561,13 +557,10 @@ def test_every_point_of_a_recovery_is_killed_at() -> None:
 def test_a_day_with_an_hour_that_was_not_recovered_is_not_loaded() -> None:
     """Readers would get a day short of that hour."""
     other = DAY + timedelta(days=1)
-    outcomes = [
-        HourOutcome(PROJECT, Hour(DAY, 5), HourFate.RECOVERED),
-        HourOutcome(PROJECT, Hour(DAY, 6), HourFate.FAILED),
-        HourOutcome(PROJECT, Hour(other, 5), HourFate.RECOVERED),
-        HourOutcome(PROJECT, Hour(other, 6), HourFate.NO_DATA),
-        HourOutcome("10002", Hour(other, 6), HourFate.NOT_EXPORTED),
-    ]
+    fates = {(DAY, 5): HourFate.RECOVERED, (DAY, 6): HourFate.FAILED}
+    fates |= {(other, 5): HourFate.RECOVERED, (other, 6): HourFate.NO_DATA}
+    outcomes = [HourOutcome(PROJECT, Hour(*at), fate) for at, fate in fates.items()]
+    outcomes.append(HourOutcome("10002", Hour(other, 6), HourFate.NOT_EXPORTED))
     assert whole_days(outcomes) == ([Slice(other, PROJECT)], sorted([Slice(DAY, PROJECT), Slice(other, "10002")]))
 
 

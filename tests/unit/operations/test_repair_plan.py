@@ -178,20 +178,11 @@ def test_excluded_deliveries_refusals_and_older_code_are_named_beside_what_is_ru
     ]
 
 
-@pytest.mark.parametrize(
-    ("etag", "sha256", "named_etag", "named_sha256", "is_named"),
-    [
-        ("e1", "s1", "e1", "s1", True),
-        ("e2", "s1", "e1", "s1", True),
-        ("e1", "s2", "e1", "s1", False),
-        ("e1", None, "e1", "s1", True),
-        ("e1", "s1", "e1", None, True),
-        ("unread e1", None, "e1", "s1", True),
-        ("unread e2", None, "e1", "s1", False),
-        ("", None, "", None, False),
-        ("e2", "s1", "", None, False),
-    ],
-)
+@pytest.mark.parametrize(("etag", "sha256", "named_etag", "named_sha256", "is_named"), [
+    ("e1", "s1", "e1", "s1", True), ("e2", "s1", "e1", "s1", True), ("e1", "s2", "e1", "s1", False),
+    ("e1", None, "e1", "s1", True), ("e1", "s1", "e1", None, True), ("", None, "", None, False),
+    ("unread e1", None, "e1", "s1", True), ("unread e2", None, "e1", "s1", False), ("e2", "s1", "", None, False),
+])  # fmt: skip
 def test_an_exclusion_names_bytes_and_where_they_are_unknown_one_version(
     etag: str, sha256: str | None, named_etag: str, named_sha256: str | None, is_named: bool
 ) -> None:

@@ -185,11 +185,10 @@ def test_content_that_doubles_an_earlier_object_is_found(folder: Place) -> None:
     objects, _ = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
     doubles, _ = comparison.find_doubles(objects, (), folder.landing, Settings(), lambda _: None)
 
-    assert {placed.upload.key: reason for placed, reason in doubles.items()} == {
-        a_key(8, 7): f"10 of its 10 events are among the 10 of {a_key(8)}",
-        a_key(9, 7): f"15 of its 40 events are among the 15 of {a_key(9)}",
-        a_key(12, 7): f"4 of its 4 events are among the 40 of {a_key(12)}",
-    }
+    told = {8: "10 of its 10 events are among the 10", 9: "15 of its 40 events are among the 15"}
+    told[12] = "4 of its 4 events are among the 40"
+    expected = {a_key(hour, 7): f"{counts} of {a_key(hour)}" for hour, counts in told.items()}
+    assert {placed.upload.key: reason for placed, reason in doubles.items()} == expected
 
 
 def test_an_object_that_cannot_be_read_is_told_and_compared_with_none(folder: Place) -> None:
