@@ -14,7 +14,7 @@ from benchmarks.contenders import NaiveAppend
 from benchmarks.workload import PROJECT
 from labs.story import Deployment, Story, revenue_by_day, total
 from pipeline_assets.formats.base import EXTRA_COLUMN
-from pipeline_assets.orchestration.health_page import Line, lines
+from pipeline_assets.orchestration.health_page import lines
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 
@@ -72,7 +72,7 @@ def append_or_replace(work: Path, months: int = 12 * YEARS, events: int = 150) -
             "append_or_replace",
             "revenue by month after the second delivery, appended and replaced",
             days,
-            [Line(replaced[1]), Line(appended[1], 1)],
+            [replaced[1], appended[1]],
         ),
         ("Tidemark, after the second delivery", "append, after the second delivery"),
         figures,

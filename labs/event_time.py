@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.workload import PROJECT
 from labs.story import Deployment, Story, revenue_by_day, total
-from pipeline_assets.orchestration.health_page import Line, lines
+from pipeline_assets.orchestration.health_page import lines
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 
@@ -57,7 +57,7 @@ def event_time(work: Path, events: int = 600) -> Story:
             f"By the day of arrival Monday's total is {figures['processing_last']:,.2f} on every morning. It never moves, and it "
             "is never right: it lacks Monday's late facts and holds those of Friday to Sunday.",
         ),
-        lines("event_time", "Monday's total after each load", arrivals, [Line(by_event), Line(by_arrival, 1)]),
+        lines("event_time", "Monday's total after each load", arrivals, [by_event, by_arrival]),
         ("Monday by event time, as of each load", "Monday by day of arrival"),
         figures,
     )

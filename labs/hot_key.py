@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from benchmarks.skew import HOT_SHARE, NULL_SHARE, UNDIVIDED, divided, load_skewed, write_skewed
 from labs.story import Story
-from pipeline_assets.orchestration.health_page import columns
+from pipeline_assets.orchestration.health_page import SERIES, chart, short
+
+
+@chart
+def columns(axes: Axes, names: Sequence[str], series: Sequence[Sequence[float]]) -> None:
+    """Grouped columns; each of `series` has one value per name."""
+    width = 0.8 / len(series)
+    for number, values in enumerate(series):
+        places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(names))]
+        drawn = axes.bar(places, values, width=0.94 * width, color=SERIES[number], linewidth=0)
+        axes.bar_label(drawn, labels=[short(value) for value in values], padding=2)
+    axes.set_ylim(0, 1.15 * max((max(values, default=0) for values in series), default=0) or 1)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.set_xticks(range(len(names)), names)
 
 
 def hot_key(work: Path, rows: int = 30_000) -> Story:

@@ -35,6 +35,7 @@ _FOLDERS, _DATABASES = ("landing_url", "warehouse_url"), ("catalog_url", "ledger
 _FILES = ("jars_dir", "health_report", "metrics_file")
 _PLACES_WITH_DEFAULTS = (*_FOLDERS, "catalog_url", "health_report")
 _UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
+_LIST = "tidemark.toml lists all settings"
 _SIGNING = f"{ENV_PREFIX}NOTIFY_SECRET"
 """The key that signs notices is no setting: it comes only from the environment."""
 
@@ -59,11 +60,9 @@ def load_settings(**overrides: Any) -> Settings:
     except (UnreadableVariableError, RecursionError) as error:
         raise _unreadable(error) from None
     for name in filter(lambda name: holds_secret(name, given[name]), given):
-        raise SettingsError(
-            f"{path}: {name}",
-            "holds a secret, which everybody knows who reads the file or its history",
-            f"Take it out and set {ENV_PREFIX}{name.upper()}; if others could read the file, make the secret worthless too",
-        )
+        reason = "holds a secret, which everybody knows who reads the file or its history"
+        hint = f"Take it out and set {ENV_PREFIX}{name.upper()}; if others could read the file, make the secret worthless too"
+        raise SettingsError(f"{path}: {name}", reason, hint)
     here = {key: _absolute(key, getattr(settings, key), Path.cwd()) for key in (*_FOLDERS, *_DATABASES, *_FILES)}
     settings = settings.model_copy(update=here)
     require_cluster_settings(settings)
@@ -80,8 +79,8 @@ def _require_one_kernel(settings: Settings) -> None:
             reason = (
                 f"lies on a file system that machines may share ({kind}), where SQLite loses what two of them write"
             )
-            name = f"{ENV_PREFIX}SQLITE_ON_SHARED_DISK"
-            hint = f"Use PostgreSQL, or a local disk; where no other machine ever opens the file, set {name}={kind}"
+            setting = f"{ENV_PREFIX}SQLITE_ON_SHARED_DISK={kind}"
+            hint = f"Use PostgreSQL, or a local disk; where no other machine ever opens the file, set {setting}"
             raise SettingsError(str(path), reason, hint)
 
 
@@ -127,9 +126,7 @@ def _refuse_unknown_variables() -> None:
         if is_other or _OF_A_SERVICE.fullmatch(f"{name}={value}"):
             continue
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
-            raise SettingsError(
-                name, "is not a setting", "Correct its name or unset it; tidemark.toml lists all settings"
-            )
+            raise SettingsError(name, "is not a setting", f"Correct its name or unset it; {_LIST}")
 
 
 def _absolute(key: str, value: Any, base: Path) -> Any:
@@ -149,9 +146,7 @@ def _readable(error: ValidationError, path: Path | None) -> SettingsError:
     name = str(first["loc"][0]) if first["loc"] else "settings"
     where = f"{ENV_PREFIX}{name.upper()}" if f"{ENV_PREFIX}{name.upper()}" in os.environ else f"{path}: {name}"
     if first["type"] == "extra_forbidden":
-        return SettingsError(
-            where, "is not a setting", "Correct its name or remove it; tidemark.toml lists all settings"
-        )
+        return SettingsError(where, "is not a setting", f"Correct its name or remove it; {_LIST}")
     reason = str(first["msg"]).removeprefix("Value error, ")
     # The value is omitted where it may hold a password or a key, even mistyped.
     got = "" if name in _UNTOLD else f" (got {first.get('input')!r})"

@@ -20,14 +20,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.assets import Clock, health_asset, health_job, load_assets
 from pipeline_assets.orchestration.live_runs import report_dead_runs
-from pipeline_assets.orchestration.operation_job import (
-    maintenance_job,
-    rebuild_job,
-    reconcile_job,
-    recover_job,
-    release_job,
-    rollback_job,
-)
+from pipeline_assets.orchestration.operation_job import operation_jobs
 from pipeline_assets.orchestration.runtime import kept_connections
 from pipeline_assets.orchestration.sensors import all_sensors
 from pipeline_assets.orchestration.specs import JOB_OF_SOURCE, calendar, landing_assets, load_jobs, schedules
@@ -89,34 +82,15 @@ def build_defs(
     require_known_bounds(settings)
     require_known_dimensions(settings)
     days = calendar(settings)
+    own = {"landing": LandingStore.from_settings(settings, S3Resource()), "clock": Clock()}
+    own |= {"spark": resources.pop("spark", None) or spark_resource(settings), "io_manager": dg.FilesystemIOManager()}
+    jobs = operation_jobs(settings, lambda: definitions.resolve_job_def(JOB_OF_SOURCE[Source.BACKFILL]))
     definitions = dg.Definitions(
-        assets=[
-            *landing_assets(settings, days),
-            load_assets(settings, days),
-            health_asset(settings),
-        ],
-        jobs=[
-            *load_jobs(),
-            maintenance_job(settings),
-            rollback_job(settings),
-            release_job(settings),
-            rebuild_job(settings),
-            recover_job(settings, lambda: definitions.resolve_job_def(JOB_OF_SOURCE[Source.BACKFILL])),
-            health_job(),
-            reconcile_job(settings),
-        ],
+        assets=[*landing_assets(settings, days), load_assets(settings, days), health_asset(settings)],
+        jobs=[*load_jobs(), *jobs, health_job()],
         schedules=schedules(settings),
         sensors=all_sensors(settings),
-        resources={
-            name: closed(resource)
-            for name, resource in {
-                "spark": resources.pop("spark", None) or spark_resource(settings),
-                "landing": LandingStore.from_settings(settings, S3Resource()),
-                "clock": Clock(),
-                "io_manager": dg.FilesystemIOManager(),
-                **resources,
-            }.items()
-        },
+        resources={name: closed(resource) for name, resource in {**own, **resources}.items()},
         loggers=loggers or {"console": CONSOLE},
         executor=guarded_executor,
     )
@@ -158,18 +132,12 @@ def run_job(
             raise_on_error=False,
             run_id=run_id,
         )
-        return [] if result.success else _unexpected(result)
-
-
-def _unexpected(result: dg.ExecuteInProcessResult) -> list[str]:
-    """All failures but the one that an op itself raises at its end."""
     failures = []
     for event in result.all_events:
         if event.event_type is dg.DagsterEventType.STEP_FAILURE:
             data: Any = event.event_specific_data
-            if data.user_failure_data is not None and "reasons" in data.user_failure_data.metadata:
-                continue
-            error = data.error.cause or data.error
-            label = data.user_failure_data.description if data.user_failure_data is not None else None
-            failures.append(label or str(error.message).strip())
+            failure, error = data.user_failure_data, data.error.cause or data.error
+            # The op itself raises one with the reasons of verdicts at its end.
+            if failure is None or "reasons" not in failure.metadata:
+                failures.append((failure and failure.description) or str(error.message).strip())
     return failures

@@ -24,9 +24,8 @@ from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
-from pipeline_assets.orchestration.arrival_sensors import arrival_sensor
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.sensors import heal_sensor
+from pipeline_assets.orchestration.sensors import arrival_sensor, heal_sensor
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger
 

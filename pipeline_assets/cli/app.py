@@ -9,10 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 
-from pipeline_assets.cli.terminal import LOG_NAME, VERBOSE, PlainConsole, line, print_trace, styled
-from pipeline_assets.config import dagster_home
+from pipeline_assets.cli.terminal import VERBOSE, PlainConsole, line, print_trace, styled
 from pipeline_assets.domain import requests as ask
 from pipeline_assets.domain.checks import a_reason
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
@@ -23,13 +21,8 @@ if TYPE_CHECKING:
 
 
 EXIT_OK, EXIT_INCOMPLETE, EXIT_USAGE = 0, 1, 2
-_MOST_LINES = 20
-_VERBOSE = inspect.Parameter(
-    "verbose",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")],
-)
+_LOUD: Any = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
+_VERBOSE = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_LOUD)
 
 
 def command(request: type[Request], module: str) -> Callable[..., NoReturn]:
@@ -42,7 +35,10 @@ def command(request: type[Request], module: str) -> Callable[..., NoReturn]:
             function = getattr(import_module(f"pipeline_assets.cli.{module}"), request.command().replace("-", "_"))
             code = function(request.model_construct(**given))
         except TidemarkError as error:
-            _print_error(error_console, error)
+            if VERBOSE.get():
+                print_trace(error_console, error)
+            error_console.print(line(styled(error.subject, "bold red"), f": {error.reason}"))
+            error_console.print(f"  fix: {error.hint}")
             code = EXIT_USAGE if isinstance(error, UsageError | SettingsError) else EXIT_INCOMPLETE
         except Exception as error:
             # A defect: print its stack trace without markup and secrets.
@@ -68,39 +64,18 @@ def _parameters(request: type[Request]) -> list[inspect.Parameter]:
         if shell.is_hidden:
             continue
         default = field.get_default(call_default_factory=True)
-        bounds = {
-            side: getattr(one, name) for one in field.metadata for side, name in _BOUNDS.items() if hasattr(one, name)
-        }
-        told: dict[str, Any] = {
-            "help": field.description,
-            "metavar": shell.metavar,
-            "show_default": bool(default),
-            **bounds,
-        }
+        sides = [(side, name, one) for one in field.metadata for side, name in (("min", "ge"), ("max", "le"))]
+        bounds = {side: getattr(one, name) for side, name, one in sides if hasattr(one, name)}
+        told: dict[str, Any] = {"help": field.description, "metavar": shell.metavar, "show_default": bool(default)}
         if shell.is_argument:
-            parameter = typer.Argument(**told)
+            parameter = typer.Argument(**told, **bounds)
         else:
             option = shell.option or f"--{(field.alias or name).replace('_', '-')}"
-            parameter = typer.Option(option, envvar=shell.variable, **told)
-        found.append(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.is_required() else default,
-                annotation=Annotated[field.annotation, parameter],
-            )
-        )
+            parameter = typer.Option(option, envvar=shell.variable, **told, **bounds)
+        given = inspect.Parameter.empty if field.is_required() else default
+        annotation: Any = Annotated[field.annotation, parameter]
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation))
     return found
-
-
-_BOUNDS = {"min": "ge", "max": "le"}
-
-
-def _print_error(console: Console, error: TidemarkError) -> None:
-    if VERBOSE.get():
-        print_trace(console, error)
-    console.print(line(styled(error.subject, "bold red"), f": {error.reason}"))
-    console.print(f"  fix: {error.hint}")
 
 
 def require_reasons(reasons: Mapping[str, str | None]) -> None:
@@ -113,20 +88,6 @@ def require_reasons(reasons: Mapping[str, str | None]) -> None:
 def exit_code(statuses: Sequence[DayStatus], failures: Sequence[str]) -> int:
     """EXIT_OK if every day is good and nothing else failed."""
     return EXIT_OK if not failures and all(status.is_good for status in statuses) else EXIT_INCOMPLETE
-
-
-def print_failures(console: Console, failures: Sequence[str]) -> None:
-    """Print the failures of a run that are not verdicts."""
-    for failure in dict.fromkeys(failures):
-        # Further lines are indented to differ from those of the load.
-        first, *more = failure.splitlines() or [""]
-        console.print(styled(first, "bold red"))
-        for text in more[:_MOST_LINES]:
-            console.print(styled(f"  {text}", "red"))
-        if len(more) > _MOST_LINES:
-            console.print(f"  and {len(more) - _MOST_LINES:,} more lines")
-    if failures and not VERBOSE.get():
-        console.print(f"  details: {dagster_home() / LOG_NAME}, or run again with --verbose")
 
 
 app = typer.Typer(
@@ -159,44 +120,24 @@ def _root(
     """Group the commands, so that one command alone keeps its name."""
 
 
-COMMANDS: Mapping[str, Mapping[type[ask.Request], str]] = {
-    "Set up": {ask.Init: "install", ask.Setup: "install"},
-    "Load": {ask.LoadCommand: "run", ask.RecoverCommand: "recover"},
-    "See what is published, and why": {
-        ask.Status: "inspect",
-        ask.Explain: "explain",
-        ask.History: "inspect",
-        ask.Diff: "prove",
-        ask.Exclusions: "inspect",
-        ask.Report: "report",
-        ask.Metrics: "report",
-        ask.Changes: "inspect",
-        ask.Snapshots: "inspect",
-        ask.Window: "report",
-    },
-    "Operate the lakehouse": {
-        ask.Maintenance: "run",
-        ask.Notify: "report",
-        ask.Attach: "run",
-        ask.Dev: "install",
-    },
-    "Correct what is published": {
-        ask.Exclude: "correct",
-        ask.Include: "correct",
-        ask.Rollback: "correct",
-        ask.ReleaseCommand: "correct",
-        ask.RebuildCommand: "correct",
-        ask.SplitLanding: "recover",
-    },
-    "Test that it can recover": {
-        ask.Verify: "prove",
-        ask.Drill: "prove",
-        ask.Replay: "prove",
-        ask.ReconcileCommand: "reconcile",
-        ask.Doctor: "prove",
-    },
-}
-"""Panel of the help -> request -> the module with the command's function."""
-for _panel, _commands in COMMANDS.items():
-    for _request, _module in _commands.items():
+_SEE, _CORRECT, _TEST = "See what is published, and why", "Correct what is published", "Test that it can recover"
+COMMANDS: Sequence[tuple[str, str, tuple[type[Request], ...]]] = (
+    ("Set up", "install", (ask.Init, ask.Setup)),
+    ("Load", "run", (ask.LoadCommand,)),
+    ("Load", "recover", (ask.RecoverCommand,)),
+    (_SEE, "inspect", (ask.Status, ask.History, ask.Exclusions, ask.Changes, ask.Snapshots)),
+    (_SEE, "explain", (ask.Explain,)),
+    (_SEE, "prove", (ask.Diff,)),
+    (_SEE, "report", (ask.Report, ask.Metrics, ask.Window)),
+    ("Operate the lakehouse", "run", (ask.Maintenance, ask.Attach)),
+    ("Operate the lakehouse", "report", (ask.Notify,)),
+    ("Operate the lakehouse", "install", (ask.Dev,)),
+    (_CORRECT, "correct", (ask.Exclude, ask.Include, ask.Rollback, ask.ReleaseCommand, ask.RebuildCommand)),
+    (_CORRECT, "recover", (ask.SplitLanding,)),
+    (_TEST, "prove", (ask.Verify, ask.Drill, ask.Replay, ask.Doctor)),
+    (_TEST, "reconcile", (ask.ReconcileCommand,)),
+)
+"""Panel of the help, module with the commands' functions, their requests."""
+for _panel, _module, _requests in COMMANDS:
+    for _request in _requests:
         app.command(_request.command(), rich_help_panel=_panel)(command(_request, _module))

@@ -9,111 +9,86 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
+from pipeline_assets.cli import terminal as ui
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, require_reasons
 from pipeline_assets.cli.inspect import status_table
-from pipeline_assets.cli.run import acceptances, config_of, open_runtime, run_operation
-from pipeline_assets.cli.terminal import Parts, answer, line, members, page, plainly, show, styled, terminal
+from pipeline_assets.cli.run import Jobs, acceptances, config_of, jobs_of, open_runtime
 from pipeline_assets.config import load_settings
+from pipeline_assets.domain import requests as ask
 from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import (
-    Exclude,
-    Include,
-    LoadSource,
-    Rebuild,
-    RebuildAction,
-    RebuildCommand,
-    Release,
-    ReleaseCommand,
-    Rollback,
-)
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.inspection.status import recorded_statuses
 from pipeline_assets.operations.decisions import Held, object_named, preview, touched_slices
 from pipeline_assets.operations.rebuild_build import GreenSlices, asked_for
 from pipeline_assets.operations.rollback import plan
 from pipeline_assets.orchestration import operation_job as jobs
-from pipeline_assets.orchestration.specs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE, range_tags
+from pipeline_assets.orchestration.specs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.tables.registry import table_by_key, with_descendants
 from resources.iceberg.lake_identity import Purpose
 from resources.ledger.store import Ledger, own_ledger
 
 
-def exclude(request: Exclude) -> int:
+def exclude(request: ask.Exclude) -> int:
     """Exclude objects, and load their days of arrival."""
     return _decide("exclude", request, is_even_if_gone=request.even_if_gone)
 
 
-def include(request: Include) -> int:
+def include(request: ask.Include) -> int:
     """Include excluded objects again, and load their days of arrival."""
     return _decide("include", request)
 
 
-def _decide(verb: str, request: Include, *, is_even_if_gone: bool = False) -> int:
+def _decide(verb: str, request: ask.Include, *, is_even_if_gone: bool = False) -> int:
     settings, keys = load_settings(), request.keys
     settings.require_projects()
     require_reasons({"--reason": request.reason, "--accept-changes": request.accept_changes})
     by_batch: dict[BatchKey, list[str]] = {}
-    failures: list[str] = []
-    with terminal() as console:
+    with jobs_of(settings) as runs:
         for key in keys:
             by_batch.setdefault(object_named(key, settings)[0], []).append(key)
         for batch, named in sorted(by_batch.items()):
             with own_ledger(settings) as ledger:
-                touched = sorted({key.event_date for key in touched_slices(ledger, settings, named)})
-            is_of_dimension = batch == dimension_batch(batch.arrival_date)
-            source = LoadSource.DIMENSIONS if is_of_dimension else LoadSource(batch.source.value)
+                touched = tuple(sorted({key.event_date for key in touched_slices(ledger, settings, named)}))
             # The acceptance covers only the project of these objects.
-            projects = list(settings.projects) if is_of_dimension else [batch.project_id]
-            reasons = {"accept_changes": request.accept_changes}
-            config = {
-                "projects": projects,
-                verb: dict.fromkeys(named, request.reason),
-                "exclude_even_if_gone": is_even_if_gone,
-                **acceptances(settings, source, tuple(touched), projects, reasons),
-            }
-            tags = range_tags(batch.arrival_date, batch.arrival_date)
-            job = DIMENSION_JOB if is_of_dimension else JOB_OF_SOURCE[batch.source]
-            failures += run_operation(settings, job, config, console, tags=tags)
-        print_failures(console, failures)
+            source, projects, job = ask.LoadSource(batch.source.value), [batch.project_id], JOB_OF_SOURCE[batch.source]
+            if batch == dimension_batch(batch.arrival_date):
+                source, projects, job = ask.LoadSource.DIMENSIONS, list(settings.projects), DIMENSION_JOB
+            accepted = acceptances(settings, source, touched, projects, {"accept_changes": request.accept_changes})
+            decided = {verb: dict.fromkeys(named, request.reason), "exclude_even_if_gone": is_even_if_gone}
+            runs.run(job, {"projects": projects, **decided, **accepted}, [batch.arrival_date])
     with own_ledger(settings) as ledger:
-        return _outcome(ledger, touched_slices(ledger, settings, keys), tuple(Source), failures)
+        return _outcome(ledger, touched_slices(ledger, settings, keys), tuple(Source), runs.failures)
 
 
 def _outcome(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source], failures: Sequence[str]) -> int:
     statuses = recorded_statuses(ledger, slices, sources)
-    show(page(), status_table(statuses))
+    ui.show(ui.page(), status_table(statuses))
     return exit_code(statuses, failures)
 
 
-def rollback(request: Rollback) -> int:
+def rollback(request: ask.Rollback) -> int:
     """Show what is rolled back, and do it unless it is a dry run."""
     settings = load_settings()
     require_reasons({"--reason": request.reason})
     parsed = jobs.rollback_request(request, settings, "preview")
-    with (
-        terminal() as console,
-        # The plan records what it finds in the tables.
-        open_runtime(settings, plainly(console), Purpose.KEEP) as runtime,
-    ):
+    # The plan records what it finds in the tables.
+    with jobs_of(settings) as runs, open_runtime(settings, ui.plainly(runs.console), Purpose.KEEP) as runtime:
         restores = plan(runtime, parsed, is_preview=True)
         if not request.dry_run:
-            failures = run_operation(settings, jobs.ROLLBACK_JOB, config_of(request, Rollback), console)
-            print_failures(console, failures)
-            if failures:
-                return EXIT_INCOMPLETE
-    show(page(), jobs.restores_table(restores))
+            runs.run(jobs.ROLLBACK_JOB, config_of(request, ask.Rollback))
+    if runs.failures:
+        return EXIT_INCOMPLETE
+    ui.show(ui.page(), jobs.restores_table(restores))
     return EXIT_OK
 
 
-def release(request: ReleaseCommand) -> int:
+def release(request: ask.ReleaseCommand) -> int:
     """Show what is held, release it once confirmed, and build what is stale."""
     settings = load_settings()
     require_reasons({"--reason": request.reason, "--accept-changes": request.accept_changes})
@@ -121,36 +96,30 @@ def release(request: ReleaseCommand) -> int:
     with own_ledger(settings) as ledger:
         now = datetime.now(UTC)
         held = preview(ledger, settings, request.tables, projects, *request.range(), now, is_load_next=True)
-    show(page(), jobs.held_table(held))
+    ui.show(ui.page(), jobs.held_table(held))
     if request.dry_run:
         return EXIT_OK
     if not request.yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
-        show(page(), "Nothing was released; repeat the command with --yes to release them.")
+        ui.show(ui.page(), "Nothing was released; repeat the command with --yes to release them.")
         return EXIT_INCOMPLETE
-    with terminal() as console:
-        failures = run_operation(settings, jobs.RELEASE_JOB, config_of(request, Release), console)
-        failures = failures or _load_released(settings, held, request.accept_changes, console)
-        print_failures(console, failures)
+    with jobs_of(settings) as runs:
+        runs.run(jobs.RELEASE_JOB, config_of(request, ask.Release))
+        if not runs.failures:
+            _load_released(runs, held, request.accept_changes)
     with own_ledger(settings) as ledger:
-        return _outcome(ledger, {hold.key for hold in held}, (), failures)
+        return _outcome(ledger, {hold.key for hold in held}, (), runs.failures)
 
 
-def _load_released(settings: Settings, held: Sequence[Held], accepted: str | None, console: Console) -> list[str]:
-    failures: list[str] = []
+def _load_released(runs: Jobs, held: Sequence[Held], accepted: str | None) -> None:
+    settings = runs.settings
     for project in sorted({hold.key.project_id for hold in held}):
         released = [hold for hold in held if hold.key.project_id == project]
-        is_shared = project == ALL_PROJECTS
-        of_load = {
-            "projects": [] if is_shared else [project],
-            "accept_changes": {} if accepted is None else acceptances_of(released, settings.projects, accepted),
-        }
+        job, projects = (DIMENSION_JOB, []) if project == ALL_PROJECTS else (HEAL_JOB, [project])
+        changes = {} if accepted is None else acceptances_of(released, settings.projects, accepted)
         # A slice that covers several days may be filed under a day before the calendar.
         days = {max(hold.key.event_date, settings.calendar_start) for hold in released}
         for part in stretches(sorted(days), settings.days_per_run):
-            tags = range_tags(part[0], part[-1])
-            job = DIMENSION_JOB if is_shared else HEAL_JOB
-            failures += run_operation(settings, job, of_load, console, tags=tags)
-    return failures
+            runs.run(job, {"projects": projects, "accept_changes": changes}, part)
 
 
 def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: str) -> dict[str, str]:
@@ -167,44 +136,45 @@ def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: 
 _HELP = "tidemark rebuild --help"
 
 
-def rebuild(request: RebuildCommand) -> int:
+def rebuild(request: ask.RebuildCommand) -> int:
     """Show rebuilds, or run the job that acts on one; then print it."""
     action, number = request.action, request.number
     _require_sense(request)
     settings = load_settings()
     require_reasons({"--reason": request.reason})
-    failures: list[str] = []
+    failures: Sequence[str] = ()
     with own_ledger(settings) as ledger:
-        if action is RebuildAction.SHOW and not number:
+        if action is ask.RebuildAction.SHOW and not number:
             rebuilds = ledger.rebuilds.all()
             listed = [_to_json(one, ledger.rebuilds.slices(one)) for one in rebuilds if request.as_json]
-            answer(request, listed, _listed(rebuilds))
+            ui.answer(request, listed, _listed(rebuilds))
             return EXIT_OK
-        if action is RebuildAction.START:
+        if action is ask.RebuildAction.START:
             asked = asked_for(request, settings, _who())
             ledger.rebuilds.open_like(asked)
         else:
             asked = ledger.rebuilds.get(number)
-    if action is not RebuildAction.SHOW:
-        with terminal() as console:
-            config = config_of(request, Rebuild) | {"who": _who()}
-            failures = run_operation(settings, jobs.REBUILD_JOB, config, console)
-            print_failures(console, failures)
+    if action is not ask.RebuildAction.SHOW:
+        with jobs_of(settings) as runs:
+            runs.run(jobs.REBUILD_JOB, config_of(request, ask.Rebuild) | {"who": _who()})
+        failures = runs.failures
     with own_ledger(settings) as ledger:
         begun = ledger.rebuilds.find(asked.number) if asked.number else ledger.rebuilds.open_like(asked)
         green = ledger.rebuilds.slices(begun) if begun is not None else {}
     if begun is None:
         return EXIT_INCOMPLETE
-    answer(request, _to_json(begun, green), _report(begun, green))
+    ui.answer(request, _to_json(begun, green), _report(begun, green))
     is_whole = all(one.goes for of_table in green.values() for one in of_table.values())
-    is_done = is_whole or action is RebuildAction.SHOW or begun.state in (RebuildState.ABANDONED, RebuildState.UNDONE)
+    is_done = (
+        is_whole or action is ask.RebuildAction.SHOW or begun.state in (RebuildState.ABANDONED, RebuildState.UNDONE)
+    )
     return EXIT_OK if is_done and not failures else EXIT_INCOMPLETE
 
 
-def _require_sense(request: RebuildCommand) -> None:
+def _require_sense(request: ask.RebuildCommand) -> None:
     action, number = request.action, request.number
     subject = f"rebuild {action}"
-    if action is RebuildAction.START:
+    if action is ask.RebuildAction.START:
         if number:
             hint = "Name tables and days: those of an open rebuild go on with it"
             raise UsageError(f"{subject} {number}", "a start takes no id", hint)
@@ -212,11 +182,11 @@ def _require_sense(request: RebuildCommand) -> None:
             raise UsageError(subject, "needs --from, --to and --reason", _HELP)
     elif request.tables or request.projects or request.first or request.last:
         raise UsageError(subject, "takes the id of a rebuild and no tables or days", _HELP)
-    elif not number and action is not RebuildAction.SHOW:
+    elif not number and action is not ask.RebuildAction.SHOW:
         raise UsageError(subject, "needs the id of a rebuild", "`tidemark rebuild show` lists them")
 
 
-def _listed(rebuilds: Sequence[RebuildRecord]) -> Parts:
+def _listed(rebuilds: Sequence[RebuildRecord]) -> ui.Parts:
     rows = []
     for one in rebuilds:
         what = str(one.number), _state(one), ", ".join(one.tables), f"{one.first} to {one.last}"
@@ -226,11 +196,11 @@ def _listed(rebuilds: Sequence[RebuildRecord]) -> Parts:
 
 
 def _state(rebuild: RebuildRecord) -> Text:
-    return styled(rebuild.state, "bold yellow" if rebuild.state.is_open else "dim")
+    return ui.styled(rebuild.state, "bold yellow" if rebuild.state.is_open else "dim")
 
 
-def _report(rebuild: RebuildRecord, green: GreenSlices) -> Parts:
-    yield line(f"{rebuild.title}: ", _state(rebuild))
+def _report(rebuild: RebuildRecord, green: GreenSlices) -> ui.Parts:
+    yield ui.line(f"{rebuild.title}: ", _state(rebuild))
     yield f"reason: {rebuild.reason} ({rebuild.who}, {rebuild.started_at[:16]})"
     if rebuild.answered_by is not None:
         yield f"answered by {rebuild.answered_by}{f': {rebuild.answer}' if rebuild.answer else ''}"
@@ -246,7 +216,7 @@ def _report(rebuild: RebuildRecord, green: GreenSlices) -> Parts:
         yield f"{name}: {', '.join(parts)}"
     for name, key, one in jobs.in_order(green):
         if not one.goes:
-            yield line("left out: ", styled(f"{key} {name}", "bold red"), f": {one.why_not}")
+            yield ui.line("left out: ", ui.styled(f"{key} {name}", "bold red"), f": {one.why_not}")
             if one.record.hint and not one.blocked_by:
                 yield f"  fix: {one.record.hint}"
     yield rebuild.next_step
@@ -256,11 +226,11 @@ def _to_json(rebuild: RebuildRecord, green: GreenSlices) -> dict[str, Any]:
     names = ("state", "tables", "first", "last", "projects", "reason", "who", "started_at", "answered_by", "answer")
     slices = [
         {"table": name, "day": key.event_date, "project": key.project_id, "why_not": one.why_not or None}
-        | members(one, "goes", "is_changed")
+        | ui.members(one, "goes", "is_changed")
         | {"difference": None if one.difference is None else one.difference.to_json()}
         for name, key, one in jobs.in_order(green)
     ]
-    return members(rebuild, *names, id="number") | {"slices": slices}
+    return ui.members(rebuild, *names, id="number") | {"slices": slices}
 
 
 def _who() -> str:

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline_assets.cli import terminal as ui
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
-from pipeline_assets.cli.terminal import (
-    Parts,
-    answer,
-    line,
-    members,
-    plainly,
-    stacked,
-    styled,
-    terminal,
-)
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.identity import KeyKind, RankPart, RawRow, RowFate
 from pipeline_assets.domain.report import Table
@@ -31,9 +22,9 @@ def explain(request: Explain) -> int:
     settings = load_settings()
     first, last = request.bounds()
     projects = tuple(request.projects)
-    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+    with ui.terminal() as console, open_runtime(settings, ui.plainly(console)) as runtime:
         found = inspection.explain(runtime, request.identifier, projects=projects, first=first, last=last)
-    answer(request, _to_json(found), _explained(found))
+    ui.answer(request, _to_json(found), _explained(found))
     return EXIT_OK if found.is_found else EXIT_INCOMPLETE
 
 
@@ -45,9 +36,9 @@ _RANK_COLUMNS = {RankPart.RECEIVED_AT: _RECEIVED, RankPart.PROCESSED_AT: _PROCES
 
 def _to_json(found: Explanation) -> dict[str, Any]:
     return {
-        **members(found, "identifier", "is_found", "searched", "is_cut"),
+        **ui.members(found, "identifier", "is_found", "searched", "is_cut"),
         "events": [_event_json(event) for event in found.events],
-        "quarantined": [vars(line) for line in found.quarantined],
+        "quarantined": [vars(one) for one in found.quarantined],
         "batches_not_in_raw": [batch.key for batch in found.not_in_raw],
         "deliveries_excluded": [exclusion.object_key for exclusion in found.excluded],
     }
@@ -57,18 +48,18 @@ def _event_json(event: Event) -> dict[str, Any]:
     """Snapshot ids are text: they exceed the integers that JSON readers hold exactly."""
     record = {"event_date": "key.event_date", "cause": "cause.text"}
     publications = [
-        members(one.record, "published_at", "accepted_reason", "run_id", **record)
+        ui.members(one.record, "published_at", "accepted_reason", "run_id", **record)
         | {"snapshot_id": str(one.record.snapshot_id), "visible": one.visible}
         | {"rows": None if one.rows is None else [_row_json(row) for row in one.rows]}
         for one in event.publications
     ]
     standings = [
-        members(one, "agrees", "is_stale", "reason", event_date="key.event_date", cure="hint")
+        ui.members(one, "agrees", "is_stale", "reason", event_date="key.event_date", cure="hint")
         | {"verdict": one.record and one.record.verdict}
         | {"expected": [_row_json(row) for row in one.expected], "live": [_row_json(row) for row in one.live]}
         for one in event.standings
     ]
-    return members(event, "project_id", "verdict", "agrees") | {
+    return ui.members(event, "project_id", "verdict", "agrees") | {
         "key": dict(zip(_KEY_NAMES[KeyKind(str(event.key[1]))], event.key[2:], strict=True)),
         "deliveries": [_delivered_json(delivered) for delivered in event.deliveries],
         "publications": publications,
@@ -80,7 +71,7 @@ def _delivered_json(one: Delivered) -> dict[str, Any]:
     row, defeat = one.row, one.defeat
     times = {EVENT_TIME: one.event_time, _RECEIVED: row.received_at, _PROCESSED: row.processed_at}
     return {
-        **members(one, "outcome", "reason", "etag", "arrival_date"),
+        **ui.members(one, "outcome", "reason", "etag", "arrival_date"),
         **_row_json(row),
         **{name: spelled(at) if at else None for name, at in times.items()},
         f"{_PROCESSED}_unread": row.unread,
@@ -90,19 +81,21 @@ def _delivered_json(one: Delivered) -> dict[str, Any]:
 
 
 def _row_json(row: RawRow) -> dict[str, Any]:
-    return members(row, "source", "object_key", "line_number", "event_date") | {_IDENTITY.row_id: row.row_id}
+    return ui.members(row, "source", "object_key", "line_number", "event_date") | {_IDENTITY.row_id: row.row_id}
 
 
-def _explained(found: Explanation) -> Parts:
+def _explained(found: Explanation) -> ui.Parts:
     """A part per event; without events, the refused lines that hold the identifier, or where it was searched."""
     for event in found.events:
         yield from _event(event)
     if found.is_cut:
-        yield styled(f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to.", "yellow")
+        yield ui.styled(
+            f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to.", "yellow"
+        )
     if found.quarantined:
         yield from _quarantined(found)
     if not found.is_found:
-        yield line(styled(found.identifier, "bold"), ": found nowhere")
+        yield ui.line(ui.styled(found.identifier, "bold"), ": found nowhere")
         yield f"  searched: {found.searched}"
     for batch in found.not_in_raw:
         yield f"  not searched, because it is not in raw: {batch.key} is {batch.verdict.value}, {batch.reason}"
@@ -110,27 +103,27 @@ def _explained(found: Explanation) -> Parts:
         yield f"  not searched, because it is excluded: {exclusion.object_key}, {exclusion.reason}"
 
 
-def _event(event: Event) -> Parts:
-    yield styled(event.title, "bold")
-    yield styled(f"  {event.verdict}", "" if event.agrees else "yellow")
+def _event(event: Event) -> ui.Parts:
+    yield ui.styled(event.title, "bold")
+    yield ui.styled(f"  {event.verdict}", "" if event.agrees else "yellow")
     for standing in event.standings:
         if standing.reason is not None:
             told = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.hint or ''}"
-            yield styled(told, "yellow")
+            yield ui.styled(told, "yellow")
     yield ""
     rows: list[tuple[object, ...]] = []
     for one in event.deliveries:
         row, style = one.row, "green" if one.outcome is RowFate.WINNER else ""
-        where = stacked(f"{row.source.value} {place(row)}", f"etag {one.etag}")
+        where = ui.stacked(f"{row.source.value} {place(row)}", f"etag {one.etag}")
         processed = f"unreadable: {row.unread}" if row.unread else spelled(row.processed_at)
         times = one.arrival_date, row.event_date, spelled(row.received_at), processed
-        rows.append((where, *times, row.row_id or "none", styled(one.reason, style)))
+        rows.append((where, *times, row.row_id or "none", ui.styled(one.reason, style)))
     if rows:
         titles = ("delivered as", "arrived", "event day", _RECEIVED, _PROCESSED, _IDENTITY.row_id, "outcome")
         yield Table(titles, rows)
         yield ""
     if not event.publications:
-        yield styled("not published yet: no publication of its days is on record", "dim")
+        yield ui.styled("not published yet: no publication of its days is on record", "dim")
     rows = []
     for publication in event.publications:
         record = publication.record
@@ -142,8 +135,8 @@ def _event(event: Event) -> Parts:
     yield ""
 
 
-def _quarantined(found: Explanation) -> Parts:
-    yield line(styled(found.identifier, "bold"), ": not in raw; refused lines hold it")
+def _quarantined(found: Explanation) -> ui.Parts:
+    yield ui.line(ui.styled(found.identifier, "bold"), ": not in raw; refused lines hold it")
     rows = []
     for one in found.quarantined:
         where = "the whole object" if one.line_number is None else f"line {one.line_number}"
@@ -151,4 +144,4 @@ def _quarantined(found: Explanation) -> Parts:
         rows.append((f"{one.source} {one.object_key} {where}", one.arrival_date, one.reason, one.detail, batch))
     yield Table(("line", "arrived", "reason", "detail", "batch"), rows)
     if len(found.quarantined) == MAX_QUARANTINED:
-        yield styled(f"Only the newest {MAX_QUARANTINED} are shown.", "yellow")
+        yield ui.styled(f"Only the newest {MAX_QUARANTINED} are shown.", "yellow")

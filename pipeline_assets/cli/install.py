@@ -12,13 +12,13 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pipeline_assets.cli import terminal as ui
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
-from pipeline_assets.cli.terminal import PlainConsole, downloads_shown, page
 from pipeline_assets.config import CONFIG_NAME, INSTANCE_NAME, TEMPLATES, dagster_home, load_settings
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import few
@@ -37,7 +37,7 @@ def init(request: Init) -> int:
     if not directory:
         raise UsageError("DIR", "is an empty name, and nothing was written", "Name another folder, or . for this one")
     _write(Path(directory), files)
-    console = page()
+    console = ui.page()
     console.print(f"{directory}: {', '.join(files)} were written")
     is_here = Path(directory).resolve() == Path.cwd()
     console.print(f"  next: {'' if is_here else f'cd {shlex.quote(directory)}, then '}read {STEPS_NAME}")
@@ -48,16 +48,16 @@ def setup(_: Setup) -> int:
     """Fetch the jars, and prepare the JVM's classes."""
     settings = load_settings()
     folder = jars_folder(settings)
-    console = page()
+    console = ui.page()
     console.print(f"Java {require_java()} is there")
-    with downloads_shown(PlainConsole(stderr=True, soft_wrap=True)):
+    with ui.downloads_shown(ui.PlainConsole(stderr=True, soft_wrap=True)):
         fetched = fetch(folder, url=settings.jars_url)
     console.print(f"{len(JARS)} jars are verified, {len(fetched)} of them fetched now: {folder}")
     console.print("loading a small day to prepare the JVM's classes (about a minute)")
     try:
         archive = make_archive(folder)
     except (RuntimeError, OSError) as error:
-        PlainConsole(stderr=True, soft_wrap=True).print(f"no classes were prepared: {error}")
+        ui.PlainConsole(stderr=True, soft_wrap=True).print(f"no classes were prepared: {error}")
         return EXIT_INCOMPLETE
     console.print(f"{archive.stat().st_size >> 20} MiB of classes are prepared: {archive}")
     return EXIT_OK
@@ -65,17 +65,9 @@ def setup(_: Setup) -> int:
 
 def deployment_files(*, is_s3: bool) -> Mapping[str, str]:
     """Name -> content of the files of a new deployment."""
-    kind = "s3" if is_s3 else "local"
-    return {
-        CONFIG_NAME: _with_places(_template(CONFIG_NAME), is_s3=is_s3),
-        WORKSPACE_NAME: _template(WORKSPACE_NAME),
-        INSTANCE_NAME: _template(INSTANCE_NAME),
-        STEPS_NAME: _template(f"next_steps_{kind}.md"),
-    }
-
-
-def _template(name: str) -> str:
-    return (TEMPLATES / name).read_text("utf-8")
+    files = {name: (TEMPLATES / name).read_text("utf-8") for name in (CONFIG_NAME, WORKSPACE_NAME, INSTANCE_NAME)}
+    steps = (TEMPLATES / f"next_steps_{'s3' if is_s3 else 'local'}.md").read_text("utf-8")
+    return files | {CONFIG_NAME: _with_places(files[CONFIG_NAME], is_s3=is_s3), STEPS_NAME: steps}
 
 
 def _with_places(text: str, *, is_s3: bool) -> str:
@@ -97,16 +89,17 @@ def _with_places(text: str, *, is_s3: bool) -> str:
 def _write(directory: Path, files: Mapping[str, str]) -> None:
     """Write all files or none; raises UsageError, and keeps existing files unchanged."""
     made: list[Path] = []
+    place = directory
     try:
         _require_usable(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        taken = [name for name in files if os.path.lexists(directory / name)]
-        if taken:
-            raise _taken(directory / taken[0])
-        for name, text in files.items():
+        for place in (directory / name for name in files):
+            if os.path.lexists(place):
+                raise FileExistsError
+        for place, text in zip([directory / name for name in files], files.values(), strict=True):
             # Mode "x" neither overwrites a new file nor follows a link.
-            with (directory / name).open("x", encoding="utf-8") as file:
-                made.append(directory / name)
+            with place.open("x", encoding="utf-8") as file:
+                made.append(place)
                 file.write(text)
     except (OSError, ValueError, UsageError) as error:
         for path in made:
@@ -114,34 +107,21 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
                 path.unlink()
         if isinstance(error, UsageError):
             raise
-        if isinstance(error, FileExistsError) and error.filename and Path(error.filename) != directory:
-            raise _taken(Path(error.filename)) from error
+        if isinstance(error, FileExistsError) and place != directory:
+            hint = "Name an empty folder, or move the file away; tidemark never overwrites it"
+            raise UsageError(str(place), "is there already, and nothing was written", hint) from error
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
-        reason = "is no folder, or lies below a file" if is_file else f"cannot be written ({_why(error)})"
+        why = getattr(error, "strerror", None) or error
+        reason = "is no folder, or lies below a file" if is_file else f"cannot be written ({why})"
         raise UsageError(str(directory), f"{reason}, and nothing was written", "Name another folder") from error
 
 
 def _require_usable(directory: Path) -> None:
-    path = str(directory.absolute())
     # SQLAlchemy and the JDBC driver parse what follows `?` as options.
-    odd = sorted({character for character in path if character == "?" or not character.isprintable()})
+    odd = {character for character in str(directory.absolute()) if character == "?" or not character.isprintable()}
     if odd:
-        reason = (
-            f"has {few(map(repr, odd))} in its path, which the address of a database cannot hold; nothing was written"
-        )
-        raise UsageError(str(directory), reason, "Name another folder")
-
-
-def _why(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
-def _taken(path: Path) -> UsageError:
-    return UsageError(
-        str(path),
-        "is there already, and nothing was written",
-        "Name an empty folder, or move the file away; tidemark never overwrites it",
-    )
+        reason = f"has {few(map(repr, sorted(odd)))} in its path, which the address of a database cannot hold"
+        raise UsageError(str(directory), f"{reason}; nothing was written", "Name another folder")
 
 
 _HOST = "127.0.0.1"
@@ -156,33 +136,25 @@ def dev(request: Dev) -> int:
     """Start both processes, wait, and end them."""
     settings = load_settings()
     if not Path(WORKSPACE_NAME).is_file():
-        raise UsageError(
-            str(Path.cwd()),
-            f"is no folder of a deployment: it has no {WORKSPACE_NAME}",
-            "Go to that of yours, or make one: tidemark init DIR",
-        )
+        reason = f"is no folder of a deployment: it has no {WORKSPACE_NAME}"
+        raise UsageError(str(Path.cwd()), reason, "Go to that of yours, or make one: tidemark init DIR")
     _require_free(request.port)
     require_java()
-    _make_named_home()
+    named = os.environ.get("DAGSTER_HOME")
+    if named and not os.path.lexists(named):
+        # Other commands expect it to be there.
+        Path(named).mkdir(mode=0o700, parents=True)
     home = dagster_home()
-    errors = PlainConsole(stderr=True, soft_wrap=True)
-    with downloads_shown(errors):
+    errors = ui.PlainConsole(stderr=True, soft_wrap=True)
+    with ui.downloads_shown(errors):
         available(settings)
     _require_pool(home)
     served = _Served(request.port, is_read_only=request.read_only)
     with served:
-        is_stopped = served.watch()
-    if is_stopped:
-        return EXIT_OK
+        if served.watch():
+            return EXIT_OK
     errors.print("The webserver or the daemon ended; its last lines above say why.")
     return EXIT_INCOMPLETE
-
-
-def _make_named_home() -> None:
-    """Create DAGSTER_HOME, which other commands expect to be there."""
-    named = os.environ.get("DAGSTER_HOME")
-    if named and not os.path.lexists(named):
-        Path(named).mkdir(mode=0o700, parents=True)
 
 
 def _require_free(port: int) -> None:
@@ -191,10 +163,8 @@ def _require_free(port: int) -> None:
         try:
             probe.bind((_HOST, port))
         except OSError as error:
-            reason = f"cannot be used: {error.strerror}"
-            raise UsageError(
-                f"port {port}", reason, "End what uses it, or name another one: tidemark dev --port 3001"
-            ) from error
+            hint = "End what uses it, or name another one: tidemark dev --port 3001"
+            raise UsageError(f"port {port}", f"cannot be used: {error.strerror}", hint) from error
 
 
 def _require_pool(home: Path) -> None:
@@ -229,7 +199,9 @@ class _Served:
             self._former[number] = signal.signal(number, lambda *_: self._is_asked_to_end.set())
         try:
             for words in self.words:
-                self._processes.append(_started(words))
+                command = [sys.executable, "-P", *words]
+                # With a separate process group, Ctrl-C reaches only this process, which ends the others in order.
+                self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0))
         except BaseException:
             self.__exit__()
             raise
@@ -238,7 +210,8 @@ class _Served:
         # A further signal does not interrupt the ending.
         for number in (signal.SIGTERM, signal.SIGKILL):
             for group in self._living():
-                _signal_group(group, number)
+                with suppress(ProcessLookupError):
+                    os.killpg(group, number)
             deadline = time.monotonic() + _ENDING_SECONDS
             while self._living() and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
@@ -252,22 +225,12 @@ class _Served:
             if any(process.poll() is not None for process in self._processes):
                 return False
             if not is_told and _answers(f"{self._url}/server_info"):
-                page().print(f"Dagster: {self._url}/{_PAGE} (Ctrl-C ends it)")
+                ui.page().print(f"Dagster: {self._url}/{_PAGE} (Ctrl-C ends it)")
                 is_told = True
         return True
 
     def _living(self) -> list[int]:
         return [process.pid for process in self._processes if process.poll() is None or _has_members(process.pid)]
-
-
-def _started(words: Sequence[str]) -> subprocess.Popen[bytes]:
-    # With a separate process group, Ctrl-C reaches only this process, which ends the others in order.
-    return subprocess.Popen([sys.executable, "-P", *words], stdin=subprocess.DEVNULL, process_group=0)
-
-
-def _signal_group(group: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(group, number)
 
 
 def _has_members(group: int) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 
 from dagster_aws.s3 import S3Resource
 
+from pipeline_assets.cli import terminal as ui
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
-from pipeline_assets.cli.terminal import Parts, answer, line, members, page, plainly, show, styled, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.rules import Light, Point, recomputed, worst
@@ -42,9 +42,9 @@ def verify(request: Verify) -> int:
     """Print counts per table, then every slice that differs, then the verdict."""
     settings = load_settings()
     chosen, (first, last) = settings.require_projects(tuple(request.projects)), request.range()
-    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+    with ui.terminal() as console, open_runtime(settings, ui.plainly(console)) as runtime:
         proof = prove_range(runtime, first, last, chosen)
-    answer(request, _proof_json(proof), _proof(proof))
+    ui.answer(request, _proof_json(proof), _proof(proof))
     return EXIT_OK if proof.is_proven else EXIT_INCOMPLETE
 
 
@@ -54,7 +54,7 @@ def prove_range(runtime: Runtime, first: date, last: date, projects: Sequence[st
         return prove(runtime, scratch, first, last, projects, datetime.now(UTC))
 
 
-def _proof(proof: Proof) -> Parts:
+def _proof(proof: Proof) -> ui.Parts:
     matches: dict[str, Counter[ReplayMatch]] = {}
     rows: Counter[str] = Counter()
     for one in proof.slices:
@@ -68,24 +68,26 @@ def _proof(proof: Proof) -> Parts:
     unequal = [one for one in proof.slices if one.match is not ReplayMatch.EQUAL]
     for one in unequal:
         digests = f"published {one.published}, replayed {one.replayed}{f' ({one.reason})' if one.reason else ''}"
-        yield line(styled(one.match.value, "bold red"), f" {one.table} {one.key}: {digests}")
+        yield ui.line(ui.styled(one.match.value, "bold red"), f" {one.table} {one.key}: {digests}")
     excluded = f", {proof.excluded} excluded by operators" if proof.excluded else ""
     how = f"{proof.objects:,} objects of {proof.arrivals} arrival days read again{excluded}, in {proof.seconds:,.0f} s"
-    result = styled("proven", "bold green") if proof.is_proven else styled("not proven", "bold red")
+    result = ui.styled("proven", "bold green") if proof.is_proven else ui.styled("not proven", "bold red")
     summary = "there is nothing to compare"
     if proof.slices:
         what = "slices are not equal" if unequal else "slices are equal"
         summary = f"{f'{len(unequal):,} of' if unequal else 'all'} {len(proof.slices):,} {what}"
-    yield line(result, f": {summary} ({proof.first} to {proof.last}; {how})")
+    yield ui.line(result, f": {summary} ({proof.first} to {proof.last}; {how})")
 
 
 def _proof_json(proof: Proof) -> dict[str, Any]:
     place = {"day": "key.event_date", "project": "key.project_id", "verdict": "match"}
     return {
-        **members(proof, "is_proven", "first", "last", "projects", "proven_at", "seconds", "excluded", "code_versions"),
-        **members(proof, arrival_days_replayed="arrivals", objects_read_again="objects"),
+        **ui.members(
+            proof, "is_proven", "first", "last", "projects", "proven_at", "seconds", "excluded", "code_versions"
+        ),
+        **ui.members(proof, arrival_days_replayed="arrivals", objects_read_again="objects"),
         "snapshots": {table: str(snapshot_id) for table, snapshot_id in proof.snapshots.items()},
-        "slices": [members(one, "table", "published", "replayed", "reason", **place) for one in proof.slices],
+        "slices": [ui.members(one, "table", "published", "replayed", "reason", **place) for one in proof.slices],
     }
 
 
@@ -93,15 +95,15 @@ def diff(request: Diff) -> int:
     """Print a difference per project, and write its page if requested."""
     settings = load_settings()
     chosen, day = settings.require_projects(tuple(request.projects)), parse_day(request.day)
-    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+    with ui.terminal() as console, open_runtime(settings, ui.plainly(console)) as runtime:
         now = datetime.now(UTC)
         found = [
             differences.compare(runtime, request.table, day, name, now, samples=request.samples) for name in chosen
         ]
     for one in found:
-        show(page(), *differences.lines_of(one))
+        ui.show(ui.page(), *differences.lines_of(one))
         if request.html is not None:
-            show(page(), "", f"  page: {differences.write_page(one, request.html)}")
+            ui.show(ui.page(), "", f"  page: {differences.write_page(one, request.html)}")
     return EXIT_OK if all(one.is_equal for one in found) else EXIT_INCOMPLETE
 
 
@@ -121,13 +123,13 @@ def replay(request: Replay) -> int:
         # Fail on a wrong choice before Spark starts.
         records = ledger.publications(table.key, projects, [day])
     chosen = replays.choose(records, table.key, day, projects, *which)
-    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+    with ui.terminal() as console, open_runtime(settings, ui.plainly(console)) as runtime:
         done = [replays.replay(runtime, table, one, basis, request.samples) for one in chosen]
     lacking = sorted(set(projects) - {one.key.project_id for one in chosen})
     parts = [part for one in done for part in replay_result.lines_of(one)]
     if which == (None, None):
         parts += [f"{table.key} {day}/{name}: nothing was published" for name in lacking]
-    answer(request, [_replay_json(one) for one in done], parts)
+    ui.answer(request, [_replay_json(one) for one in done], parts)
     is_whole = not (request.projects and lacking)
     return EXIT_OK if is_whole and all(one.is_equal for one in done) else EXIT_INCOMPLETE
 
@@ -138,14 +140,14 @@ def _replay_json(done: replay_result.Replay) -> dict[str, Any]:
     paths = {"table": "table", "day": "key.event_date", "project": "key.project_id", "publication": "number"}
     paths |= {"run_id": "run_id", "published_at": "published_at", "digest_on_record": "digest_after"}
     inputs = [
-        members(one, table="day.table", day="day.day", digest_on_record="recorded", digest_measured="measured")
+        ui.members(one, table="day.table", day="day.day", digest_on_record="recorded", digest_measured="measured")
         | {"reason": one.reason or None, "snapshot_on_record": None if one.pin is None else str(one.pin)}
         | {"read_from_snapshot": None if one.read_from is None else str(one.read_from)}
         for one in done.inputs
     ]
     return {
-        **members(done, *names, digest_computed="replayed", differing_inputs="differing"),
-        **members(done.publication, **paths),
+        **ui.members(done, *names, digest_computed="replayed", differing_inputs="differing"),
+        **ui.members(done.publication, **paths),
         "code_on_record": done.code[0],
         "code_of_today": done.code[1],
         "inputs": inputs,
@@ -153,7 +155,7 @@ def _replay_json(done: replay_result.Replay) -> dict[str, Any]:
         "fix": done.hint or None,
         "measures": {name: {"published": then, "computed": now} for name, (then, now) in done.figures.items()},
         "keys": None if done.keys is None else vars(done.keys),
-        "shares": [members(one, "cause", measures="figures") | {"keys": vars(one.keys)} for one in done.shares],
+        "shares": [ui.members(one, "cause", measures="figures") | {"keys": vars(one.keys)} for one in done.shares],
     }
 
 
@@ -164,34 +166,36 @@ def drill(request: Drill) -> int:
     # Exit on SIGTERM, so that a terminated drill removes its data.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INCOMPLETE))
     trials = planned(PROJECT, promise_of(settings), is_full=request.full)
-    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+    with ui.terminal() as console, open_runtime(settings, ui.plainly(console)) as runtime:
         results = list(carry_out(runtime.spark, settings, trials, runtime.log))
     is_survived = all(result.is_survived for result in results)
     trials_json = [
-        members(one, "is_survived", "conflicts", "faults", event="trial.event", point="trial.point")
+        ui.members(one, "is_survived", "conflicts", "faults", event="trial.event", point="trial.point")
         | {"at": one.trial.qualifier or None, "seconds": round(one.seconds, 1)}
         for one in results
     ]
-    answer(request, {"is_survived": is_survived, "trials": trials_json}, drilled(results))
+    ui.answer(request, {"is_survived": is_survived, "trials": trials_json}, drilled(results))
     return EXIT_OK if is_survived else EXIT_INCOMPLETE
 
 
-def drilled(results: Sequence[Result]) -> Parts:
+def drilled(results: Sequence[Result]) -> ui.Parts:
     """A row per trial, the faults of each, and the verdict."""
     rows = []
     for one in results:
-        survived = styled("yes", "green") if one.is_survived else styled("no", "bold red")
+        survived = ui.styled("yes", "green") if one.is_survived else ui.styled("no", "bold red")
         trial = one.trial.event.value, one.trial.point.value, one.trial.qualifier or "-"
         rows.append((*trial, one.conflicts, round(one.seconds), survived))
     yield Table(("what happened", "point", "at", "conflicts", "seconds", "survived"), rows)
     for one in results:
         for fault in one.faults:
-            yield line(styled(f"{one.trial.event} at {one.trial.armed}", "bold red"), f": {fault}")
+            yield ui.line(ui.styled(f"{one.trial.event} at {one.trial.armed}", "bold red"), f": {fault}")
     survivors = sum(one.is_survived for one in results)
     minutes = sum(one.seconds for one in results) / 60
     invariants = "same rows as undisturbed loads, no change twice or missing on record, no branch left, each day shown by Dagster"
     style = "bold green" if survivors == len(results) else "bold red"
-    yield line(styled(f"{survivors} of {len(results)} survived", style), f" in {minutes:.0f} minutes: {invariants}")
+    yield ui.line(
+        ui.styled(f"{survivors} of {len(results)} survived", style), f" in {minutes:.0f} minutes: {invariants}"
+    )
 
 
 _INDENT = " " * 8
@@ -209,14 +213,14 @@ def doctor(request: Doctor) -> int:
     if request.deep:
         points.append(_replayed(settings, days))
     light = worst(point.light for point in points)
-    answer(request, {"light": light, "points": [point._asdict() for point in points]}, _told(points))
+    ui.answer(request, {"light": light, "points": [point._asdict() for point in points]}, _told(points))
     return EXIT_INCOMPLETE if light is Light.RED else EXIT_OK
 
 
-def _told(points: Sequence[Point]) -> Parts:
+def _told(points: Sequence[Point]) -> ui.Parts:
     for point in points:
-        lamp = styled(f"{point.light.value:<8}", _STYLES[point.light])
-        yield line(lamp, styled(f"{point.name}: ", "bold"), point.question)
+        lamp = ui.styled(f"{point.light.value:<8}", _STYLES[point.light])
+        yield ui.line(lamp, ui.styled(f"{point.name}: ", "bold"), point.question)
         yield f"{_INDENT}{point.found}"
         if point.fix is not None:
             yield f"{_INDENT}fix: {point.fix}"
@@ -236,11 +240,11 @@ def _newest_final(ledger: Ledger, settings: Settings) -> list[date]:
 def _replayed(settings: Settings, days: Sequence[date]) -> Point:
     slices: list[Compared] = []
     if days:
-        with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+        with ui.terminal() as console, open_runtime(settings, ui.plainly(console)) as runtime:
             slices += prove_range(runtime, days[0], days[-1], settings.projects).slices
     unequal = [one for one in slices if one.match is not ReplayMatch.EQUAL]
     differing = [
         f"{one.table} {one.key} is {one.match.value}" for one in unequal if one.match is not ReplayMatch.UNPROVEN
     ]
-    answer = recomputed(len(slices), differing, len(unequal) - len(differing), days)
-    return Point("recomputed", "Does a replay from landing give what is published?", *answer)
+    question = "Does a replay from landing give what is published?"
+    return Point("recomputed", question, *recomputed(len(slices), differing, len(unequal) - len(differing), days))

@@ -7,8 +7,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from pipeline_assets.cli import terminal as ui
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
-from pipeline_assets.cli.terminal import Parts, answer, line, members, page, show, styled
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, percent
@@ -32,7 +32,7 @@ def report(request: Report) -> int:
     with own_ledger(settings) as ledger:
         health = read_health(ledger, settings, datetime.now(UTC))
     waiting = f"{health.waiting} questions wait for an operator" if health.waiting else "nothing waits for an operator"
-    show(page(), f"page: {write_page(health, request.out)}", waiting)
+    ui.show(ui.page(), f"page: {write_page(health, request.out)}", waiting)
     return EXIT_OK
 
 
@@ -87,11 +87,11 @@ def notify(request: Notify) -> int:
     with own_ledger(settings) as ledger:
         sent = send_notices(ledger, settings, is_again=request.again)
         troubles = receiver_troubles(ledger, settings)
-    show(page(), *sent, *troubles)
+    ui.show(ui.page(), *sent, *troubles)
     # Unsigned notices are sent all the same: that trouble has no command.
     is_complete = not (any(one.left for one in sent) or any(one.command for one in troubles))
     if not sent and is_complete:
-        show(page(), "everybody was told of everything")
+        ui.show(ui.page(), "everybody was told of everything")
     return EXIT_OK if is_complete else EXIT_INCOMPLETE
 
 
@@ -103,7 +103,7 @@ def window(request: Window) -> int:
     today = datetime.now(UTC).date()
     with own_ledger(settings) as ledger:
         found = read_window(ledger, settings, request.source, chosen, today, first=start, last=end)
-    answer(request, _window_json(found), _window(found))
+    ui.answer(request, _window_json(found), _window(found))
     return EXIT_INCOMPLETE if found.is_too_narrow else EXIT_OK
 
 
@@ -112,13 +112,13 @@ def _window_json(found: WindowReport) -> dict[str, Any]:
     paths = {"rows": "late.rows", "arrival_days": "late.arrival_days", "early_rows": "times.early_rows"}
     paths |= {"recommended_days": "advice.days", "reason": "advice.reason"}
     return {
-        **members(found, "source", "reason", "is_too_narrow", "out_of_reach", recommended_days="recommended"),
-        **members(found, tolerated_missed_share="settings.tolerated_missed_share", to="last"),
+        **ui.members(found, "source", "reason", "is_too_narrow", "out_of_reach", recommended_days="recommended"),
+        **ui.members(found, tolerated_missed_share="settings.tolerated_missed_share", to="last"),
         "from": found.first,
         "set_days": set_days,
         "relative_error_of_seconds": RELATIVE_ERROR,
         "projects": [
-            members(one, "measured_days", "seconds", **paths)
+            ui.members(one, "measured_days", "seconds", **paths)
             | {"project": one.project or None, "caught_by_set_window": one.late.caught_within(set_days)}
             for one in found.of_projects
         ],
@@ -126,65 +126,48 @@ def _window_json(found: WindowReport) -> dict[str, Any]:
     }
 
 
-def _window(found: WindowReport) -> Parts:
+def _window(found: WindowReport) -> ui.Parts:
     arrived = f"{found.source.value} deliveries that arrived {found.first} to {found.last}"
     if not found.all.late.rows:
         yield f"no rows of {arrived} are on record"
         return
-    yield styled(arrived, "dim")
-    yield from _percentiles(found)
+    yield ui.styled(arrived, "dim")
+    rows: list[tuple[object, ...]] = []
+    for one in found.of_projects if len(found.of_projects) != 2 else found.of_projects[1:]:
+        enough = f"{one.advice.days} d" if one.advice.days is not None else "?"
+        counts, times = (one.late.arrival_days, one.late.rows), map(_length, one.seconds.values())
+        rows.append((one.project or "all", *counts, *times, one.times.early_rows, enough))
+    yield Table(("project", "days", "rows", *PERCENTILES, "early", "enough"), rows)
+    yield ui.styled(f"times from event to arrival, at most {100 * RELATIVE_ERROR:g} % off; days are exact", "dim")
+    lacking = found.all.late.arrival_days - found.all.measured_days
+    yield f"of {lacking} days no times are on record: an older version loaded them" if lacking > 0 else None
+    yield ""
     settings, set_days = found.settings, found.settings.reprocessing_window_days
     rows = []
     for reach in found.reaches:
         marks = [word for word, days in (("set", set_days), ("enough", found.recommended)) if days == reach.days]
-        cells = (
-            *(f"{reach.days} d", _share(reach.caught), f"{reach.missed_a_day:,.1f}", reach.arrival_days, reach.objects),
-            *(reach.slices, reach.rows, f"{reach.size_bytes / _MiB:,.1f}", f"{reach.final_after_hours} h"),
-            styled(", ".join(marks), "bold"),
-        )
-        rows.append(cells)
+        caught = "100 %" if reach.caught == 1 else f"{min(100 * reach.caught, 99.9999):.6g} %"
+        cost = reach.arrival_days, reach.objects, reach.slices, reach.rows, f"{reach.size_bytes / _MiB:,.1f}"
+        final = f"{reach.final_after_hours} h", ui.styled(", ".join(marks), "bold")
+        rows.append((f"{reach.days} d", caught, f"{reach.missed_a_day:,.1f}", *cost, *final))
     headings = ("window", "caught", "missed rows a day", "arrival days", "objects", "slices", "rows", "MiB")
     yield Table((*headings, "final after", ""), rows)
     told = "arrival days, objects, slices: what the load of one day looks at. rows, MiB: what it reads again where all of these "
-    yield styled(f"{told}objects came anew", "dim")
-    kinds = {
-        "rows_before_calendar": "before the calendar's first day",
-        "rows_in_future": "of days after their arrival",
-    }
+    yield ui.styled(f"{told}objects came anew", "dim")
+    kinds = {"rows_before_calendar": "before the calendar's first day", "rows_in_future": "of days after their arrival"}
     out = ", ".join(f"{rows:,} {kinds[kind]}" for kind, rows in found.out_of_reach.items() if rows)
     yield f"rows that are loaded and counted, but lie out of reach: {out}" if out else None
     if found.recommended is None:
         yield f"no window is recommended: {found.reason}"
         return
-    verdict = styled("too narrow", "bold red") if found.is_too_narrow else styled("wide enough", "green")
-    yield line(f"reprocessing_window_days = {set_days} is ", verdict)
+    verdict = ui.styled("too narrow", "bold red") if found.is_too_narrow else ui.styled("wide enough", "green")
+    yield ui.line(f"reprocessing_window_days = {set_days} is ", verdict)
     yield f"  {found.recommended} days are enough to miss no more than {percent(settings.tolerated_missed_share)}: {found.reason}"
     if found.is_too_narrow:
         yield f"  fix: set TIDEMARK_REPROCESSING_WINDOW_DAYS={found.recommended}; days stay provisional as much longer"
         share = max(1 - one.late.caught_within(set_days) for one in found.of_projects)
         missed = math.ceil(10_000 * share) / 10_000
         yield f"  or:  set TIDEMARK_TOLERATED_MISSED_SHARE={missed:g}; later rows are loaded all the same, into a final day"
-
-
-def _percentiles(found: WindowReport) -> Parts:
-    rows = []
-    for one in found.of_projects if len(found.of_projects) != 2 else found.of_projects[1:]:
-        enough = f"{one.advice.days} d" if one.advice.days is not None else "?"
-        seconds = map(_length, one.seconds.values())
-        rows.append(
-            (one.project or "all", one.late.arrival_days, one.late.rows, *seconds, one.times.early_rows, enough)
-        )
-    yield Table(("project", "days", "rows", *PERCENTILES, "early", "enough"), rows)
-    told = f"times from event to arrival, at most {100 * RELATIVE_ERROR:g} % off; days are exact"
-    lacking = found.all.late.arrival_days - found.all.measured_days
-    if lacking > 0:
-        told += f"; of {lacking} days no times are on record: an older version loaded them"
-    yield styled(told, "dim")
-    yield ""
-
-
-def _share(share: float) -> str:
-    return "100 %" if share == 1 else f"{min(100 * share, 99.9999):.6g} %"
 
 
 def _length(seconds: float | None) -> str:

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -15,10 +16,10 @@ import typer
 from dagster_aws.s3 import S3Resource
 from rich.console import Console
 
-from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
+from pipeline_assets.cli import terminal as ui
+from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, require_reasons
 from pipeline_assets.cli.inspect import status_table
-from pipeline_assets.cli.terminal import VERBOSE, Parts, answer, line, page, plainly, show, styled, terminal
-from pipeline_assets.config import load_settings
+from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.definitions import run_job
 from pipeline_assets.domain.days import chunks, requested_range
 from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
@@ -27,7 +28,7 @@ from pipeline_assets.domain.report import Table
 from pipeline_assets.domain.requests import Attach, LoadCommand, LoadSource, Maintenance, Request
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension_statuses, joined_statuses
+from pipeline_assets.inspection.status import day_statuses, dimension_statuses, joined_statuses
 from pipeline_assets.load.ledger_sync import UNKNOWN, attach_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.operation_job import MAINTENANCE_JOB
@@ -47,6 +48,8 @@ from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog, spark_resource
 from resources.spark.workers import LastWords, naming_a_dead_engine
 
+_MOST_LINES = 20
+
 
 def load(request: LoadCommand) -> int:
     """Run the load job over the days, and print the status of each afterwards."""
@@ -57,27 +60,30 @@ def load(request: LoadCommand) -> int:
     chosen = settings.require_projects(projects)
     require_reasons(reasons)
     require_one_meant(source, reasons, projects, settings.projects)
-    with terminal() as console:
-        failures = load_in_chunks(settings, source, days, projects, reasons, console, is_read_again=request.read_again)
-        print_failures(console, failures)
+    with jobs_of(settings) as jobs:
+        load_in_chunks(jobs, source, days, projects, reasons, is_read_again=request.read_again)
     try:
-        statuses = _of_load(settings, source, chosen, days)
+        with closing(Ledger(settings.ledger_database_url)) as ledger:
+            if source is LoadSource.DIMENSIONS:
+                statuses = dimension_statuses(ledger, days, is_all_wanted=True)
+            else:
+                statuses = day_statuses(ledger, chosen, days, sources=(Source(source.value),))
+            statuses += joined_statuses(ledger, chosen, days)
     except LedgerUnavailableError:
         # The run may have failed for the same reason.
-        if not any(OUT_OF_REACH in failure for failure in failures):
+        if not any(OUT_OF_REACH in failure for failure in jobs.failures):
             raise
         return EXIT_INCOMPLETE
-    answer(request, [status.to_json() for status in statuses], [status_table(statuses)])
-    return exit_code(statuses, failures)
+    ui.answer(request, [status.to_json() for status in statuses], [status_table(statuses)])
+    return exit_code(statuses, jobs.failures)
 
 
 def maintenance(request: Maintenance) -> int:
     """Run the job of maintenance."""
     settings = load_settings()
-    with terminal() as console:
-        failures = run_operation(settings, MAINTENANCE_JOB, config_of(request, Maintenance), console)
-        print_failures(console, failures)
-    return EXIT_INCOMPLETE if failures else EXIT_OK
+    with jobs_of(settings) as jobs:
+        jobs.run(MAINTENANCE_JOB, config_of(request, Maintenance))
+    return EXIT_INCOMPLETE if jobs.failures else EXIT_OK
 
 
 def require_one_meant(
@@ -86,41 +92,27 @@ def require_one_meant(
     """Raise UsageError for an acceptance without a project, if several are configured and the source has projects."""
     given = [name for name, reason in reasons.items() if reason is not None]
     if given and source is not LoadSource.DIMENSIONS and not asked and len(configured) > 1:
-        raise UsageError(
-            f"--{given[0].replace('_', '-')}",
-            f"would apply to all projects ({', '.join(configured)})",
-            f"Name the projects that you checked: --project {configured[0]}",
-        )
+        option, hint = given[0].replace("_", "-"), f"Name the projects that you checked: --project {configured[0]}"
+        raise UsageError(f"--{option}", f"would apply to all projects ({', '.join(configured)})", hint)
 
 
 def load_in_chunks(
-    settings: Settings,
+    jobs: Jobs,
     source: LoadSource,
     days: tuple[date, ...],
     projects: tuple[str, ...],
     reasons: Mapping[str, str | None],
-    console: Console,
     *,
     is_read_again: bool = False,
-) -> list[str]:
-    """Run the load job over the days in chunks; returns failures other than verdicts. `reasons`: by name in run config."""
-    failures: list[str] = []
+) -> None:
+    """Run the load job over the days in chunks. `reasons`: by name in run config."""
+    settings, job = jobs.settings, DIMENSION_JOB
+    if source is not LoadSource.DIMENSIONS:
+        job = JOB_OF_SOURCE[Source(source.value)]
     for chunk in chunks(days, settings.days_per_run):
         accepted = acceptances(settings, source, chunk, projects or settings.projects, reasons)
-        config = {"projects": list(projects), "read_again": is_read_again, **accepted}
-        job = DIMENSION_JOB if source is LoadSource.DIMENSIONS else JOB_OF_SOURCE[Source(source.value)]
-        failures += run_operation(settings, job, config, console, tags=range_tags(chunk[0], chunk[-1]))
+        jobs.run(job, {"projects": list(projects), "read_again": is_read_again, **accepted}, chunk)
         failpoint(Failpoint.BETWEEN_CHUNKS)
-    return failures
-
-
-def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        if source is LoadSource.DIMENSIONS:
-            statuses = dimension_statuses(ledger, days, is_all_wanted=True)
-        else:
-            statuses = day_statuses(ledger, projects, days, sources=(Source(source.value),))
-        return [*statuses, *joined_statuses(ledger, projects, days)]
 
 
 def acceptances(
@@ -154,37 +146,54 @@ def config_of(request: Request, kind: type[Request]) -> dict[str, Any]:
     return request.model_dump(mode="json", by_alias=True, include=set(kind.model_fields), exclude_none=True)
 
 
-def run_operation(
-    settings: Settings,
-    job: str,
-    config: Mapping[str, Any],
-    console: Console,
-    *,
-    tags: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Run a job of one op with its lines on the console; returns failures other than verdicts in the ledger."""
+@dataclass
+class Jobs:
+    """Jobs that a command runs in this process, with their lines on its console."""
 
-    def log(text: str) -> None:
-        console.print(text, style="yellow")
+    settings: Settings
+    console: Console
+    failures: list[str] = field(default_factory=list)
+    """Other than verdicts, which the ledger has."""
 
-    def progress(_: dg.InitLoggerContext) -> logging.Logger:
-        logger = logging.Logger("tidemark", logging.INFO)
-        logger.addHandler(_Handler(console))
-        return logger
+    def run(self, job: str, config: Mapping[str, Any], days: Sequence[date] = ()) -> None:
+        """Run a job of one op, over the days from the first to the last."""
+        console = self.console
 
-    logger = dg.colored_console_logger if VERBOSE.get() else dg.LoggerDefinition(progress)
-    return run_job(settings, job, config, tags or {}, logger, log)
+        class Handler(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                meta = getattr(record, "dagster_meta", None) or {}
+                if meta.get("orig_message") and not meta.get("dagster_event"):
+                    console.print(
+                        ui.line(ui.styled(f"{datetime.now(UTC):%H:%M:%S}", "dim"), f" {meta['orig_message']}")
+                    )
+
+        def progress(_: dg.InitLoggerContext) -> logging.Logger:
+            logger = logging.Logger("tidemark", logging.INFO)
+            logger.addHandler(Handler(logging.INFO))
+            return logger
+
+        logger = dg.colored_console_logger if ui.VERBOSE.get() else dg.LoggerDefinition(progress)
+        tags = range_tags(days[0], days[-1]) if days else {}
+        self.failures += run_job(
+            self.settings, job, config, tags, logger, lambda text: console.print(text, style="yellow")
+        )
 
 
-class _Handler(logging.Handler):
-    def __init__(self, console: Console) -> None:
-        super().__init__(logging.INFO)
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        meta = getattr(record, "dagster_meta", None) or {}
-        if meta.get("orig_message") and not meta.get("dagster_event"):
-            self._console.print(line(styled(f"{datetime.now(UTC):%H:%M:%S}", "dim"), f" {meta['orig_message']}"))
+@contextmanager
+def jobs_of(settings: Settings) -> Iterator[Jobs]:
+    """Yield the jobs of a command; prints their failures at the end."""
+    with ui.terminal() as console:
+        jobs = Jobs(settings, console)
+        yield jobs
+        for failure in dict.fromkeys(jobs.failures):
+            # Further lines are indented to differ from those of the load.
+            first, *rest = failure.splitlines() or [""]
+            console.print(ui.styled(first, "bold red"))
+            for text in rest[:_MOST_LINES]:
+                console.print(ui.styled(f"  {text}", "red"))
+            ui.show(console, ui.more(len(rest) - _MOST_LINES, "lines"))
+        if jobs.failures and not ui.VERBOSE.get():
+            console.print(f"  details: {dagster_home() / ui.LOG_NAME}, or run again with --verbose")
 
 
 @contextmanager
@@ -204,31 +213,31 @@ def open_runtime(settings: Settings, log: Callable[[str], None], purpose: Purpos
 def attach(request: Attach) -> int:
     """Print whose lake it is and what can be attached; attach it if requested."""
     settings = load_settings()
-    with terminal() as console, lakehouse_failures("tables"):
+    with ui.terminal() as console, lakehouse_failures("tables"):
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)
         tables = JavaTables(session, settings.catalog_name)
         # A ledger alone is attached whatever a killed publish left beside the tables.
         is_of_ledger = request.ledger and not request.apply
         candidates = [] if is_of_ledger else catalog.attachable(tables, settings, EVERY_TABLE)
-        mark, taken = read_mark(settings), catalog.taken_from(tables, settings)
-        show(page(), *_owner(mark, candidates, is_ours=taken is None))
-        if mark is not None and (request.ledger or (request.apply and taken is not None)):
+        mark, is_ours = read_mark(settings), catalog.taken_from(tables, settings) is None
+        ui.show(ui.page(), *_owner(mark, candidates, is_ours=is_ours))
+        if mark is not None and (request.ledger or (request.apply and not is_ours)):
             _require_meant(mark, request.take)
         done = catalog.attach(tables, settings, candidates) if request.apply else []
         if candidates:
-            show(page(), *_attached(candidates, done, is_applied=request.apply, is_ours=taken is None))
+            ui.show(ui.page(), *_attached(candidates, done, is_applied=request.apply, is_ours=is_ours))
         if request.ledger:
             with closing(production_ledger(settings)) as ledger:
                 landing = LandingStore.from_settings(settings, S3Resource())
                 lakehouse = Lakehouse(session, settings.catalog_name)
-                attach_ledger(Runtime(lakehouse, ledger, landing, settings, plainly(console)), str(uuid.uuid4()))
+                attach_ledger(Runtime(lakehouse, ledger, landing, settings, ui.plainly(console)), str(uuid.uuid4()))
             own = f"{masked(settings.ledger_database_url)} is the ledger of this lake. It does not know:"
-            show(page(), own, *(f"  - {unknown}" for unknown in UNKNOWN))
+            ui.show(ui.page(), own, *(f"  - {unknown}" for unknown in UNKNOWN))
     return EXIT_OK
 
 
-def _owner(mark: Mark | None, candidates: Sequence[catalog.Attachable], *, is_ours: bool) -> Parts:
+def _owner(mark: Mark | None, candidates: Sequence[catalog.Attachable], *, is_ours: bool) -> ui.Parts:
     if mark is None:
         yield "the warehouse has no mark: nobody is known to own this lake"
         return
@@ -245,22 +254,15 @@ def _require_meant(mark: Mark, take: str | None) -> None:
     if take is None and sys.stdin.isatty():
         take = typer.prompt(f"Who uses it is refused from then on. Type {name} to go on", err=True)
     if take != name:
-        raise UsageError(
-            "--take",
-            f"is {'not given' if take is None else take}, and the lake is of {mark.owner}; nothing was touched",
-            f"Check that what is replaced is lost, and not only mistyped here; then add --take {name}",
-        )
+        reason = f"is {take or 'not given'}, and the lake is of {mark.owner}; nothing was touched"
+        hint = f"Check that what is replaced is lost, and not only mistyped here; then add --take {name}"
+        raise UsageError("--take", reason, hint)
 
 
 def _attached(
-    candidates: Sequence[catalog.Attachable],
-    done: Sequence[catalog.Attachable],
-    *,
-    is_applied: bool,
-    is_ours: bool,
-) -> Parts:
+    candidates: Sequence[catalog.Attachable], done: Sequence[catalog.Attachable], *, is_applied: bool, is_ours: bool
+) -> ui.Parts:
     rows: list[tuple[object, ...]] = []
-    there = [one for one in candidates if one.metadata_file is not None]
     for one in candidates:
         if one.metadata_file is None:
             rows.append((one.table.key, "", "", None, "nothing there: the next load creates it"))
@@ -269,12 +271,13 @@ def _attached(
         state = "known already" if one.is_attached else "attached" if one in done else behind
         rows.append((one.table.key, f"{one.updated_at:%Y-%m-%d %H:%M:%S}", str(one.snapshot_id), one.rows, state))
     yield Table(("table", "written", "snapshot", "rows", ""), rows)
+    there = [one for one in candidates if one.metadata_file is not None]
     # A line of its own is never cut, so that the path can be copied.
     yield from (f"{one.table.key}: {one.metadata_file}" for one in there)
-    for one in candidates:
-        if one.left_out:
-            reason = "ahead of this machine's clock, or of a commit that failed, see docs/operations.md"
-            yield f"{one.table.key}: {one.left_out} newer files are left out: {reason}"
+    reason = "ahead of this machine's clock, or of a commit that failed, see docs/operations.md"
+    yield from (
+        f"{one.table.key}: {one.left_out} newer files are left out: {reason}" for one in candidates if one.left_out
+    )
     waiting = sum(not one.is_attached for one in there)
     if is_applied:
         yield f"{len(done)} tables attached; go on with tidemark load"

@@ -15,7 +15,6 @@ from operator import attrgetter
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -158,24 +157,16 @@ def terminal() -> Iterator[Console]:
 
 @contextmanager
 def downloads_shown(console: Console) -> Iterator[None]:
-    """Show downloads: a bar on a terminal, elsewhere a line for each."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bar = Progress(*columns, console=console, transient=True)
-    tasks: dict[str, TaskID] = {}
+    """Print a line when a download begins."""
+    begun = set[str]()
 
-    def watch(name: str, done: int, total: int | None) -> None:
-        if name not in tasks:
-            tasks[name] = bar.add_task(name, total=total)
-            if console.is_terminal:
-                bar.start()
-            else:
-                console.print(f"fetching {name}{f' ({total / 1024**2:,.0f} MiB)' if total else ''}")
-        bar.update(tasks[name], completed=done, total=total)
+    def watch(name: str, _: int, total: int | None) -> None:
+        if name not in begun:
+            begun.add(name)
+            console.print(f"fetching {name}{f' ({total / 1024**2:,.0f} MiB)' if total else ''}")
 
     token = WATCH.set(watch)
     try:
         yield
     finally:
         WATCH.reset(token)
-        if console.is_terminal:
-            bar.stop()

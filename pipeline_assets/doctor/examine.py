@@ -95,9 +95,8 @@ def _atomic(at: _At) -> Answer:
 
 
 def _one_load_path(at: _At) -> Answer:
-    strange = [
-        one.table for one in at.heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours
-    ]
+    known = [one for one in at.heads if one.ledger is not None]
+    strange = [one.table for one in known if one.catalog != one.ledger and not one.is_ours]
     found, unfinished = at.checkup.found_commits(at.projects), at.checkup.of_unfinished_runs(at.projects)
     return rules.one_load_path(found, strange, unfinished, (at.now - _FOREIGN).isoformat())
 
@@ -132,24 +131,16 @@ def _prefixes(at: _At) -> Answer:
     settings, landing = at.settings, at.landing()
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     since = (at.now - timedelta(days=settings.redelivery_horizon_days)).date()
-    objects, misnamed, late, unplaced, notes = (
-        0,
-        list[tuple[str, str]](),
-        list[tuple[str, str]](),
-        list[tuple[str, str]](),
-        list[str](),
-    )
+    objects, notes = 0, list[str]()
+    misnamed, late, unplaced = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for project in at.projects:
         listed, unrecognized = read_prefix(landing.list_folder(Source.REGULAR.prefix(project)), project, grammar, since)
         misnamed += [(project, one.upload.key) for one in listed if one.is_named_backfill]
         found = by_evidence(listed, {}, settings)
         late += [(project, one.upload.key) for one in found.recovered if not one.is_named_backfill]
         objects += sum(one.is_named_backfill or not one.is_marker for one in listed)
-        named = [
-            grammar.parse(Source.BACKFILL, project, one.key, one.etag, one.size_bytes)
-            for one in landing.list_folder(Source.BACKFILL.prefix(project))
-            if not one.oddity
-        ]
+        recovered = [one for one in landing.list_folder(Source.BACKFILL.prefix(project)) if not one.oddity]
+        named = [grammar.parse(Source.BACKFILL, project, one.key, one.etag, one.size_bytes) for one in recovered]
         odd = [one for one in (*named, *unrecognized.values()) if isinstance(one, UnrecognizedObject)]
         hours = unplaced_hours(
             odd, {one.key for one in named if isinstance(one, Delivery)} | {one.upload.key for one in listed}

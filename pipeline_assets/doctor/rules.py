@@ -168,10 +168,7 @@ def files_are_there(lost: Mapping[str, Mapping[Slice, str]], untold: Sequence[st
 
 def one_transaction(promise: Promise) -> Answer:
     """Whether readers of several tables always see them as one load left them."""
-    hint = (
-        "Leave TIDEMARK_LEDGER_URL unset, or let it name the catalog's database (TIDEMARK_CATALOG_URL); for a REST catalog that"
-        " keeps transactions: TIDEMARK_CATALOG_TRANSACTIONS=true"
-    )
+    hint = "Leave TIDEMARK_LEDGER_URL unset; for a REST catalog that keeps transactions: TIDEMARK_CATALOG_TRANSACTIONS=true"
     return judge(promise.sentence, (promise is Promise.TABLE_BY_TABLE, YELLOW, "", hint))
 
 
@@ -190,8 +187,7 @@ def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinish
     recent = [one for one in foreign if one.published_at >= since]
     told = f"{len(foreign)} foreign changes of slices are on record, {len(recent)} of them of the last 30 days"
     hint = (
-        "Find who writes to the tables (tidemark history TABLE DAY has the time) and take the right to write from them; "
-        "loads built the days again"
+        "Find who writes to the tables (tidemark history TABLE DAY has the time) and take the right to write from them"
     )
     return Answer(RED if recent else YELLOW, f"{told}, last {foreign[0].published_at[:16]}: {places}{also}", hint)
 
@@ -216,14 +212,13 @@ def separate_prefixes(found: Prefixes, since: date) -> Answer:
     mixed = next((project for project, _ in (*found.misnamed, *found.late)), None)
     hint = f"tidemark split-landing --project {mixed} shows what speaks for a recovery; --apply moves it below {mixed}-backfill/"
     unplaced = "are an hour's by their names but cannot be placed, so no load reads them and the hours are not complete"
-    faults = [
-        (keys, light, f"{len(keys)} objects {what}: {few([key for _, key in keys], 3)}", fix)
-        for keys, light, what, fix in (
-            (found.unplaced, RED, unplaced, RENAME),
-            (found.misnamed, RED, "carry a recovery's name, and no load reads them there", hint),
-            (found.late, YELLOW, "were written long after their hour, as a recovery is", hint),
-        )
-    ]
+    faults: list[tuple[object, Light, str, str]] = []
+    for keys, light, what, fix in (
+        (found.unplaced, RED, unplaced, RENAME),
+        (found.misnamed, RED, "carry a recovery's name, and no load reads them there", hint),
+        (found.late, YELLOW, "were written long after their hour, as a recovery is", hint),
+    ):
+        faults.append((keys, light, f"{len(keys)} objects {what}: {few([key for _, key in keys])}", fix))
     return judge(told, *faults, (not found.objects, YELLOW, "", "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS"))
 
 
@@ -262,14 +257,12 @@ def stable_keys(
         f"blank one; of 1,000 raw rows {_removed(slices):.3g} were removed as duplicates"
     )
     told += f" ({_removed(earlier):.3g} in the four weeks before)" if earlier else ""
-    correction = (
-        "Have the app send $insert_id: rows without an id are told apart by content, so a correction doubles the row"
-    )
+    light = RED if without_id > NAMELESS_SHARE * rows else YELLOW
+    send = "Have the app send $insert_id with every event: a correction of a row without id doubles it"
     return judge(
         told,
-        (twice, RED, f"keys are twice in {few(twice, 3)}", "Recover these days: tidemark status names the reason"),
-        (without_id > NAMELESS_SHARE * rows, RED, "", correction),
-        (without_id or with_blank_id, YELLOW, "", "Have the app send $insert_id with every event"),
+        (twice, RED, f"keys are twice in {few(twice)}", "Recover these days: tidemark status names the reason"),
+        (without_id or with_blank_id, light, "", send),
     )
 
 
@@ -292,10 +285,7 @@ def not_skewed(sizes: Sequence[ArrivedOn], settings: Settings, tasks: int) -> An
         f"{_bytes(largest.largest_bytes)}, {percent(share)} of all that arrived on {largest.day} ({largest.project_id})"
     )
     if largest.largest_bytes > settings.max_object_bytes:
-        hint = (
-            "It is more than max_object_bytes as stored: raise TIDEMARK_MAX_OBJECT_BYTES, or have it exported in parts"
-        )
-        return Answer(RED, told, hint)
+        return Answer(RED, told, "Raise TIDEMARK_MAX_OBJECT_BYTES, which it exceeds, or have it exported in parts")
     times, slowest = max(((_left(one, by_day[one.day], tasks), one) for one in sizes), key=lambda entry: entry[0])
     size = _bytes(slowest.largest_bytes)
     uneven = f"on {slowest.day} an object of {size} ({slowest.project_id}) gives a task {times:.1f} times the work of an even one"
@@ -344,11 +334,9 @@ def recovery_possible(
 ) -> Answer:
     """Whether lost hours can be fetched, and ever were; `unfinished`: project -> hours begun long ago, without marker."""
     tried = ", ".join(f"{project} last of {day}" for project, day in sorted(recovered.items()))
-    told = (
-        f"no keys of the Export API are set for {few(lacking_keys)}"
-        if lacking_keys
-        else "keys are set for every project"
-    )
+    told = "keys are set for every project"
+    if lacking_keys:
+        told = f"no keys of the Export API are set for {few(lacking_keys)}"
     told += f"; recoveries were loaded: {tried}" if tried else "; no recovery was ever loaded"
 
     def set_keys(project: str) -> str:

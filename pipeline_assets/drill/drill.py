@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
 
 import dagster as dg
 from dagster_aws.s3 import S3Resource
@@ -18,18 +19,8 @@ from pipeline_assets.definitions import run_job
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.drill import scenarios
 from pipeline_assets.drill.sandbox import Scratch, VictimError, a_victim, scratch, tidemark
-from pipeline_assets.drill.scenarios import (
-    COUNTS,
-    REVENUE,
-    Change,
-    Disturbance,
-    DrillState,
-    Trial,
-    faults,
-    rebuild_faults,
-    recovery_faults,
-)
 from pipeline_assets.load.file_tasks import slice_digests
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
@@ -48,16 +39,8 @@ from sample_export.objects import iter_export
 from sample_export.spec import ExportSpec
 
 PROJECT = "10001"
-_SAMPLE = ExportSpec(
-    projects=(PROJECT,),
-    days=1,
-    events_per_day=60,
-    shards=1,
-    hours=(1, 9, 17),
-    bad_lines_per_day=1,
-    tail_share=0.02,
-    has_markers=False,
-)
+_SMALL: dict[str, Any] = {"days": 1, "events_per_day": 60, "shards": 1, "bad_lines_per_day": 1, "tail_share": 0.02}
+_SAMPLE = ExportSpec(projects=(PROJECT,), hours=(1, 9, 17), has_markers=False, **_SMALL)
 _LONG_AGO = timedelta(days=180)
 """Age of the first day, so that the deadlines of all days have passed."""
 _BETWEEN = timedelta(days=60)
@@ -67,11 +50,10 @@ _TABLES = tuple(table for table in ASSET_TABLES if table not in RAW_TABLES.value
 _CONFLICT_SIGN = "and it is built again"
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """The result of one trial."""
 
-    trial: Trial
+    trial: scenarios.Trial
     seconds: float
     conflicts: int = 0
     """How often the paused load met a conflict with a load that had published first."""
@@ -84,7 +66,7 @@ class Result:
 
 
 def carry_out(
-    spark: SparkSession, settings: Settings, trials: Sequence[Trial], log: Callable[[str], None]
+    spark: SparkSession, settings: Settings, trials: Sequence[scenarios.Trial], log: Callable[[str], None]
 ) -> Iterator[Result]:
     """Carry out the trials one after the other on the same tables; yields each result."""
     first_day = datetime.now(UTC).date() - _LONG_AGO
@@ -132,17 +114,17 @@ class _Drill:
             reason = f"undisturbed loads of sample data do not work ({'; '.join(failures) or 'tables are empty'})"
             raise LakehouseError("drill", reason, "Fix that first: load any day with tidemark load")
 
-    def carry_out(self, trial: Trial) -> Result:
+    def carry_out(self, trial: scenarios.Trial) -> Result:
         """Carry out one trial on days of its own: newly delivered ones, one only recovered, or the first one."""
         started, conflicts, days, found = time.monotonic(), 0, list[date](), list[str]()
         try:
-            if trial.event is Disturbance.RECOVERED:
+            if trial.event is scenarios.Disturbance.RECOVERED:
                 self.recovered_day -= timedelta(days=1)
-                found += recovery_faults(self.place, _SAMPLE, PROJECT, self.recovered_day, trial.armed)
-            elif trial.event is Disturbance.REBUILT:
-                tables = [table_by_key(name) for name in (REVENUE, COUNTS)]
+                found += scenarios.recovery_faults(self.place, _SAMPLE, PROJECT, self.recovered_day, trial.armed)
+            elif trial.event is scenarios.Disturbance.REBUILT:
+                tables = [table_by_key(name) for name in (scenarios.REVENUE, scenarios.AGGREGATE)]
                 measured = lambda: {table.key: _measured(self.runtime, table) for table in tables}  # noqa: E731 - each time anew
-                found += rebuild_faults(self.place, self.days[0], trial, measured)
+                found += scenarios.rebuild_faults(self.place, self.days[0], trial, measured)
             else:
                 is_chunked = trial.point is Failpoint.BETWEEN_CHUNKS
                 days = self._deliver(2 if is_chunked else 1)
@@ -151,19 +133,19 @@ class _Drill:
                 words = tidemark("load", "--source", _REGULAR.value, *span, "--verbose")
                 with a_victim(words, environment, trial.armed, self.place.home) as victim:
                     victim.wait_until_paused()
-                    if trial.event is Disturbance.MET:
+                    if trial.event is scenarios.Disturbance.MET:
                         found += self._load(days)
                         victim.go_on()
                         if victim.wait_until_it_ends() != 0:
                             found.append(f"the load that was overtaken failed: {victim.log[-500:]}")
                         conflicts = victim.log.count(_CONFLICT_SIGN)
-                if trial.event is not Disturbance.MET:
+                if trial.event is not scenarios.Disturbance.MET:
                     found += self._start_again(trial.event, days)
         except (VictimError, TidemarkError, *FAILURES) as error:
             found += [str(error), *(self._load(days) if days else ())]
         if days:
             self._load_calmly(days)
-            found += faults(self._state(), self._calm_digests(), self.days)
+            found += scenarios.faults(self._state(), self._calm_digests(), self.days)
             found = [fault for fault in found if fault not in self.reported]
             self.reported.update(found)
         return Result(trial, time.monotonic() - started, conflicts, tuple(found))
@@ -177,11 +159,11 @@ class _Drill:
         self.days += days
         return days
 
-    def _start_again(self, event: Disturbance, days: Sequence[date]) -> list[str]:
+    def _start_again(self, event: scenarios.Disturbance, days: Sequence[date]) -> list[str]:
         """Start again as Dagster would: the monitor retries the dead run, or another run finds it."""
         with dg.DagsterInstance.get() as instance:
-            tags = {}
-            for dead in report_dead_runs(instance, self.runtime.ledger) if event is Disturbance.RETRIED else ():
+            is_retried, tags = event is scenarios.Disturbance.RETRIED, dict[str, str]()
+            for dead in report_dead_runs(instance, self.runtime.ledger) if is_retried else ():
                 tags = {f"dagster/{name}_run_id": dead.run_id for name in ("parent", "root")}
                 tags["dagster/retry_number"] = "1"
             failures = self._load(days, **tags)
@@ -208,11 +190,11 @@ class _Drill:
             digests[table.key] = {key: str(one.digest) for key, one in slices.items() if one.digest.rows}
         return digests | {QUARANTINE.key: _measured(self.calm, QUARANTINE)}
 
-    def _state(self) -> DrillState:
+    def _state(self) -> scenarios.DrillState:
         lakehouse = self.runtime.lakehouse
         digests = {table.key: _measured(self.runtime, table) for table in (*_TABLES, QUARANTINE)}
         changes = [
-            Change(record.table, record.key, str(record.digest_before), str(record.digest_after))
+            scenarios.Change(record.table, record.key, str(record.digest_before), str(record.digest_after))
             for record in self.runtime.ledger.publications()
             if record.table in digests
         ]
@@ -223,7 +205,7 @@ class _Drill:
                 table.key: {date.fromisoformat(day) for day in instance.get_materialized_partitions(asset_key(table))}
                 for table in _TABLES
             }
-        return DrillState(digests, changes, branches, shown)
+        return scenarios.DrillState(digests, changes, branches, shown)
 
 
 def _measured(runtime: Runtime, table: Table) -> dict[Slice, str]:

@@ -10,11 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import obstore
 import sqlalchemy as sa
@@ -67,7 +67,7 @@ class Victim:
         return self._log.read_text("utf-8", "replace")
 
     def wait_until_paused(self) -> str:
-        """Wait for the pause and return its point; raises VictimError if the process ends before."""
+        """Wait for the pause and return its point; raises VictimError if the process ends before, or takes too long."""
         self.wait_until(lambda: self._signal_file.exists() and self._signal_file.read_text("utf-8"), "did not pause")
         return self._signal_file.read_text("utf-8")
 
@@ -190,16 +190,16 @@ def as_environment(settings: Settings) -> dict[str, str]:
     # A process of this machine derives the same values; explicit ones would change the parser's version.
     derived = {name for name in Settings.model_fields if settings.is_of_machine(name)}
     values = settings.model_dump(mode="json", exclude_none=True, exclude=derived)
-    return {f"{ENV_PREFIX}{name.upper()}": _as_variable(value) for name, value in values.items()}
+    texts = {name: ",".join(map(str, of)) if isinstance(of, list) else of for name, of in values.items()}
+    return {f"{ENV_PREFIX}{name.upper()}": of if isinstance(of, str) else json.dumps(of) for name, of in texts.items()}
 
 
 def require_catalog_of_its_own(settings: Settings) -> None:
     """Raise UsageError for a REST catalog: it ignores catalog names, so the drill would use the deployment's tables."""
     if is_rest_catalog(settings.catalog_url):
         reason = "is a REST catalog, in which a drill's tables would be those of the deployment"
-        raise UsageError(
-            "catalog_url", reason, "Drill with another catalog: TIDEMARK_CATALOG_URL=sqlite:////tmp/drill.db"
-        )
+        hint = "Drill with another catalog: TIDEMARK_CATALOG_URL=sqlite:////tmp/drill.db"
+        raise UsageError("catalog_url", reason, hint)
 
 
 @contextmanager
@@ -214,48 +214,23 @@ def scratch(
     with (
         scratch_name(spark, settings, "drill", log) as name,
         tempfile.TemporaryDirectory(prefix=f"tidemark-{name}-") as home,
-        _dagster_home(Path(home)) as folder,
+        ExitStack() as stack,
     ):
-        disturbed, calm = (
-            drill_settings(
-                settings,
-                name,
-                part,
-                projects=(project,),
-                calendar_start=first_day - _FARTHEST_FACT,
-                # Sample data has bad lines on purpose.
-                max_quarantined_share=1.0,
-                notify_urls=(),
-            )
-            for part in PARTS
-        )
+        folder, before = Path(home), os.environ.get("DAGSTER_HOME")
+        stack.callback(os.environ.update, {} if before is None else {"DAGSTER_HOME": before})
+        stack.callback(os.environ.pop, "DAGSTER_HOME")
+        os.environ["DAGSTER_HOME"] = home
+        changes = {"projects": (project,), "calendar_start": first_day - _FARTHEST_FACT, "notify_urls": ()}
+        # Sample data has bad lines on purpose.
+        changes["max_quarantined_share"] = 1.0
+        disturbed, calm = (drill_settings(settings, name, part, **changes) for part in PARTS)
         # A separate instance: the deployment's dagster.yaml may name a server that holds real runs.
         (folder / "dagster.yaml").write_text(_DAGSTER.format(folder=folder), "utf-8")
         store = _place(f"{settings.warehouse_url.rstrip('/')}/_{name}").open()
         for own in (disturbed, calm):
-            _make_schema(own)
-            _make_catalog(settings, own)
+            _make_databases(settings, own)
             configure_catalog(spark, own)
         yield Scratch(disturbed, calm, folder, store)
-
-
-@contextmanager
-def _dagster_home(folder: Path) -> Iterator[Path]:
-    before = os.environ.get("DAGSTER_HOME")
-    os.environ["DAGSTER_HOME"] = str(folder)
-    try:
-        yield folder
-    finally:
-        if before is None:
-            del os.environ["DAGSTER_HOME"]
-        else:
-            os.environ["DAGSTER_HOME"] = before
-
-
-def _as_variable(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _place(url: str) -> Folder | Bucket:
@@ -266,20 +241,16 @@ def _place(url: str) -> Folder | Bucket:
     return Folder(folder)
 
 
-def _make_schema(settings: Settings) -> None:
-    if make_url(settings.ledger_database_url).get_backend_name() != "sqlite":
+def _make_databases(settings: Settings, own: Settings) -> None:
+    """Create the drill's schema on a server, with empty catalog tables: Iceberg creates none if another schema has them."""
+    if not own.ledger_database_url.startswith("sqlite"):
         try:
-            on_server(settings, f"CREATE SCHEMA {settings.catalog_name}")
+            on_server(own, f"CREATE SCHEMA {own.catalog_name}")
         except sa.exc.SQLAlchemyError as error:
             reason = f"does not let the drill create a schema ({getattr(error, 'orig', error)})"
-            raise LedgerError(
-                masked(settings.ledger_database_url), reason, "GRANT CREATE ON DATABASE to this role"
-            ) from error
-
-
-def _make_catalog(settings: Settings, own: Settings) -> None:
-    """Create empty catalog tables in the drill's schema: Iceberg creates none if another schema has them."""
-    url = make_url(own.catalog_url)
-    if url.get_backend_name() != "sqlite" and own.catalog_url != settings.catalog_url:
+            hint = "GRANT CREATE ON DATABASE to this role"
+            raise LedgerError(masked(own.ledger_database_url), reason, hint) from error
+    if not own.catalog_url.startswith("sqlite") and own.catalog_url != settings.catalog_url:
+        url = make_url(own.catalog_url)
         for table in SqlCatalogBaseTable.metadata.sorted_tables:
             on_server(own, str(CreateTable(table.to_metadata(sa.MetaData(), schema=schema_of(url)))))

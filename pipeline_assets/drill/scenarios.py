@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-import threading
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,12 +33,8 @@ from sample_export.spec import ExportSpec
 
 _K = TypeVar("_K", bound=Any)
 _V = TypeVar("_V")
-RAW, REFINED, AGGREGATE, QUARANTINE = (
-    "raw/regular_events",
-    "refined/events",
-    "aggregates/event_counts",
-    "raw/quarantine",
-)
+RAW, REFINED, QUARANTINE = "raw/regular_events", "refined/events", "raw/quarantine"
+REVENUE, AGGREGATE = "aggregates/daily_revenue", "aggregates/event_counts"
 
 
 class Disturbance(StrEnum):
@@ -55,8 +51,7 @@ class Disturbance(StrEnum):
     """The same command continues it, and an undo takes it back."""
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """One disturbed load, recovery or rebuild."""
 
     event: Disturbance
@@ -69,13 +64,8 @@ class Trial:
         return f"{self.point}:{self.qualifier}" if self.qualifier else str(self.point)
 
 
-_OF_TABLES = (
-    Failpoint.AFTER_PIN,
-    Failpoint.AFTER_STAGE,
-    Failpoint.AFTER_AUDIT,
-    Failpoint.BETWEEN_TABLES,
-    Failpoint.BEFORE_EVENTS,
-)
+_OF_STEPS = (Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT)
+_OF_TABLES = (*_OF_STEPS, Failpoint.BETWEEN_TABLES, Failpoint.BEFORE_EVENTS)
 _OF_PUBLISHES = {
     Promise.ONE_TRANSACTION: (Failpoint.AFTER_APPLY,),
     Promise.TABLE_BY_TABLE: (Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER),
@@ -83,13 +73,8 @@ _OF_PUBLISHES = {
 """Further points per table, by how the deployment publishes; the ledger has none of quarantine."""
 _OF_TRANSACTIONS = (Failpoint.BEFORE_PUBLISH, Failpoint.IN_TRANSACTION, Failpoint.AFTER_PUBLISH)
 _OF_RECOVERIES = (Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER)
-_OF_REBUILDS = (
-    Failpoint.AFTER_GREEN,
-    Failpoint.AFTER_CHUNK,
-    Failpoint.BEFORE_REPORT,
-    Failpoint.BEFORE_SWAP,
-    Failpoint.AFTER_SWAPS,
-)
+_OF_REPORTS = (Failpoint.AFTER_GREEN, Failpoint.AFTER_CHUNK, Failpoint.BEFORE_REPORT)
+_AROUND_SWAP = (Failpoint.BEFORE_SWAP, Failpoint.AFTER_SWAPS)
 IN_SWAP = {Promise.ONE_TRANSACTION: Failpoint.IN_TRANSACTION, Promise.TABLE_BY_TABLE: Failpoint.AFTER_COMMIT}
 """The point in the middle of a rebuild's swap."""
 
@@ -99,13 +84,9 @@ def planned(project: str, promise: Promise, *, is_full: bool) -> Sequence[Trial]
     of_publishes = _OF_PUBLISHES[promise]
     of_tables = (*_OF_TABLES, *of_publishes)
     tables, ways = (RAW, REFINED, AGGREGATE), (Disturbance.RETRIED, Disturbance.FRESH)
-    alone = [
-        (Failpoint.DURING_LISTING, f"regular/{project}"),
-        (Failpoint.MID_PARSE, ""),
-        (Failpoint.BETWEEN_CHUNKS, ""),
-        (Failpoint.BEFORE_NOTICES, ""),
-        *((point, "") for point in _OF_TRANSACTIONS if promise is Promise.ONE_TRANSACTION),
-    ]
+    of_runs = [Failpoint.MID_PARSE, Failpoint.BETWEEN_CHUNKS, Failpoint.BEFORE_NOTICES]
+    of_runs += _OF_TRANSACTIONS if promise is Promise.ONE_TRANSACTION else ()
+    alone = [(Failpoint.DURING_LISTING, f"regular/{project}"), *((point, "") for point in of_runs)]
     if is_full:
         alone += [(Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED)]
         alone += [(point, QUARANTINE) for point in (Failpoint.AFTER_STAGE, *of_publishes[:2])]
@@ -118,7 +99,7 @@ def planned(project: str, promise: Promise, *, is_full: bool) -> Sequence[Trial]
     meetings = ((Failpoint.AFTER_PIN, RAW), (Failpoint.AFTER_STAGE, REFINED), (of_publishes[0], AGGREGATE))
     kills += [Trial(Disturbance.MET, *place) for place in meetings]
     kills += [Trial(Disturbance.RECOVERED, point) for point in _OF_RECOVERIES]
-    return kills + [Trial(Disturbance.REBUILT, point) for point in (*_OF_REBUILDS, IN_SWAP[promise])]
+    return kills + [Trial(Disturbance.REBUILT, point) for point in (*_OF_REPORTS, *_AROUND_SWAP, IN_SWAP[promise])]
 
 
 def differing(expected: Mapping[_K, _V], found: Mapping[_K, _V]) -> Iterator[tuple[_K, _V | None, _V | None]]:
@@ -137,8 +118,7 @@ class Change(NamedTuple):
     after: str
 
 
-@dataclass(frozen=True)
-class DrillState:
+class DrillState(NamedTuple):
     """The state of tables, ledger and Dagster after a trial."""
 
     digests: Mapping[str, Mapping[Slice, str]]
@@ -166,12 +146,8 @@ def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Seq
         last[change.table, change.key] = change
     recorded = {place: change.after for place, change in last.items() if change.after != str(EMPTY)}
     # The ledger records no changes of quarantine, and Dagster does not show it.
-    held = {
-        (table, key): digest
-        for table, digests in state.digests.items()
-        for key, digest in digests.items()
-        if table in state.shown
-    }
+    shown_tables = [table for table in state.digests if table in state.shown]
+    held = {(table, key): digest for table in shown_tables for key, digest in state.digests[table].items()}
     for (table, key), _, _ in differing(recorded, held):
         yield f"{table} {key}: the last change on record is not what the table holds"
     yield from (f"{branch}: a staged branch is left" for branch in state.branches)
@@ -179,8 +155,7 @@ def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Seq
         yield from (f"{table} {day}: Dagster shows no materialization" for day in days if day not in shown)
 
 
-REVENUE, COUNTS = "aggregates/daily_revenue", "aggregates/event_counts"
-_OF_SWAPS = frozenset({Failpoint.BEFORE_SWAP, Failpoint.AFTER_SWAPS, *IN_SWAP.values()})
+_OF_SWAPS = frozenset({*_AROUND_SWAP, *IN_SWAP.values()})
 
 Digests = Mapping[str, Mapping[Slice, str]]
 
@@ -189,7 +164,7 @@ def rebuild_faults(place: Scratch, day: date, trial: Trial, measured: Callable[[
     """Kill a rebuild, start it again, swap it in and undo it; yields the broken invariants; may raise VictimError."""
     # Changed settings stand in for changed code: no delivered property has this name.
     environment = place.environment(TIDEMARK_REVENUE_PROPERTIES="of_a_drill", TIDEMARK_PRICE_PROPERTIES="of_a_drill")
-    span = ("--from", str(day), "--to", str(day), "--table", REVENUE, "--table", COUNTS)
+    span = ("--from", str(day), "--to", str(day), "--table", REVENUE, "--table", AGGREGATE, "--reason", "drill")
     before = measured()
 
     def carry_out(step: str, *words: str) -> Iterator[str]:
@@ -202,12 +177,11 @@ def rebuild_faults(place: Scratch, day: date, trial: Trial, measured: Callable[[
             for key, wanted, found in differing(expected[name], now[name]):
                 yield f"{what}: {name} {key}: {found} instead of {wanted}"
 
-    start = (*span, "--reason", "drill")
     faults: list[str] = []
     if trial.point not in _OF_SWAPS:
-        kill_at(tidemark("rebuild", "start", *start), environment, trial.armed, place.home)
+        kill_at(tidemark("rebuild", "start", *span), environment, trial.armed, place.home)
         faults += changed(before, "a rebuild that was killed changed main")
-    faults += carry_out("start", *start)
+    faults += carry_out("start", *span)
     yield from faults
     if faults:
         return
@@ -225,9 +199,9 @@ def rebuild_faults(place: Scratch, day: date, trial: Trial, measured: Callable[[
         half = measured()
         if promise_of(place.settings) is Promise.ONE_TRANSACTION and half not in (before, wanted):
             yield "main shows a part of a swap"
-        for name in before:
-            if half[name] not in (before[name], wanted[name]):
-                yield f"{name}: main shows half of a swap"
+        yield from (
+            f"{name}: main shows half of a swap" for name in before if half[name] not in (before[name], wanted[name])
+        )
     yield from carry_out("swap", number)
     yield from changed(wanted, "main does not show what was rebuilt")
     yield from carry_out("undo", number)
@@ -283,31 +257,30 @@ def _landing(place: Scratch, project: str) -> dict[str, bytes]:
 def a_vendor(files: Mapping[Hour, Mapping[str, bytes]]) -> Iterator[str]:
     """Run the server and yield its URL; it accepts any keys. `files`: hour -> name in the archive -> gzip bytes."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(SimpleHTTPRequestHandler):
+        def send_head(self) -> io.BytesIO:
             query = parse_qs(urlsplit(self.path).query)
             first, last = (
                 Hour.at(datetime.strptime(query[name][0], "%Y%m%dT%H").replace(tzinfo=UTC)) for name in ("start", "end")
             )
-            chosen = [found for hour, found in files.items() if first <= hour <= last]
+            chosen = [item for hour, found in files.items() if first <= hour <= last for item in found.items()]
             body = io.BytesIO()
             with zipfile.ZipFile(body, "w") as archive:
-                for name, content in (file for found in chosen for file in found.items()):
+                for name, content in chosen:
                     archive.writestr(name, content)
             self.send_response(HTTPStatus.OK if chosen else HTTPStatus.NOT_FOUND)
-            self.send_header("Content-Length", str(len(body.getvalue())))
+            self.send_header("Content-Length", str(body.tell()))
             self.end_headers()
-            self.wfile.write(body.getvalue())
+            body.seek(0)
+            return body
 
         def log_message(self, *_: object) -> None:
             """Log nothing: the drill has its own log."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as pool:
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1})
-        thread.start()
+        pool.submit(server.serve_forever, 0.1)
         try:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-            thread.join()

@@ -15,7 +15,7 @@ from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.requests import Load
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.diff import refused_changes
-from pipeline_assets.inspection.health import HealthReport, read_health
+from pipeline_assets.inspection.health import read_health
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime, TableReport
@@ -136,7 +136,6 @@ SHARED = frozenset(table.key for table in GRAPH_TABLES if table.kind.is_shared)
 
 
 REPORT_KEY = dg.AssetKey(["ops", "health_report"])
-JOB_NAME = "health_report"
 _DESCRIPTION = """One page that shows how everything stands: days x tables, figures, revisions of published numbers, and
 what waits for an operator with the command that answers it.
 
@@ -168,32 +167,28 @@ def health_asset(settings: Settings) -> dg.AssetsDefinition:
             raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from tellable(error)
         except TidemarkError as error:
             raise dg.Failure(str(error), allow_retries=False) from tellable(error)
-        return dg.MaterializeResult(
-            metadata={
-                "page": dg.MetadataValue.url(path.as_uri()),
-                "file": dg.MetadataValue.path(path),
-                "waits_for_a_person": report.waiting,
-                "red_days": len({one.day for one in report.calendar.red}) if report.calendar is not None else 0,
-                "revisions": len(report.revisions),
-                "figures": markdown_table(("", "", ""), [(tile.name, tile.value, tile.note) for tile in tiles(report)]),
-                **_answers(report),
-            }
-        )
+        waiting = [
+            (f"{one.first} to {one.last}", ", ".join(one.tables), one.reason, one.commands[-1])
+            for one in report.for_a_person
+        ]
+        waiting += [("", f"notices to {one.place}", one.reason, one.command or one.hint) for one in report.troubles]
+        waiting += [("", one.origin, one.reason, one.hint) for one in report.golden_faults]
+        metadata: dict[str, Any] = {
+            "page": dg.MetadataValue.url(path.as_uri()),
+            "file": dg.MetadataValue.path(path),
+            "waits_for_a_person": report.waiting,
+            "red_days": len({one.day for one in report.calendar.red}) if report.calendar is not None else 0,
+            "revisions": len(report.revisions),
+            "figures": markdown_table(("", "", ""), [(tile.name, tile.value, tile.note) for tile in tiles(report)]),
+        }
+        if waiting:
+            metadata["what waits"] = markdown_table(("days", "tables", "reason", "answer"), waiting)
+        return dg.MaterializeResult(metadata=metadata)
 
     return health_report
-
-
-def _answers(report: HealthReport) -> dict[str, dg.MarkdownMetadataValue]:
-    rows = [
-        (f"{one.first} to {one.last}", ", ".join(one.tables), one.reason, one.commands[-1])
-        for one in report.for_a_person
-    ]
-    rows += [("", f"notices to {one.place}", one.reason, one.command or one.hint) for one in report.troubles]
-    rows += [("", one.origin, one.reason, one.hint) for one in report.golden_faults]
-    return {"what waits": markdown_table(("days", "tables", "reason", "answer"), rows)} if rows else {}
 
 
 def health_job() -> "dg.UnresolvedAssetJobDefinition":
     """Return the job that writes the page."""
     selection = dg.AssetSelection.assets(REPORT_KEY)
-    return dg.define_asset_job(JOB_NAME, selection=selection, description="Draw the page of health from the ledger.")
+    return dg.define_asset_job("health_report", selection, description="Draw the page of health from the ledger.")

@@ -15,7 +15,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 )
 from dagster._core.storage.tags import BACKFILL_ID_TAG
 
-from pipeline_assets.domain.checks import Check, CheckRule, Evaluation, not_evaluated
+from pipeline_assets.domain.checks import Check, CheckRule, not_evaluated
 from pipeline_assets.domain.golden import evaluation as golden_evaluation
 from pipeline_assets.domain.notices import Notice, measures_text
 from pipeline_assets.domain.plain_text import as_markdown, bounded, fenced, few, shown
@@ -54,21 +54,11 @@ def markdown_table(
     return dg.MetadataValue.md(bounded("\n".join(lines), 4 * LONGEST_DESCRIPTION))
 
 
-def markdown_blocks(blocks: Iterable[Iterable[object]]) -> dg.MarkdownMetadataValue:
-    """Return code blocks of verbatim lines."""
-    return dg.MetadataValue.md("\n\n".join(fenced(lines) for lines in blocks))
-
-
 def description(parts: Iterable[object], separator: str = "; ") -> str:
     """Join parts to plain text, each on one line; cuts what is too long and says how much."""
     parts = list(parts)
     more = [f"and {len(parts) - MOST_LINES:,} more"] if len(parts) > MOST_LINES else []
     return bounded(separator.join([*map(shown, parts[:MOST_LINES]), *more]), LONGEST_DESCRIPTION)
-
-
-def markdown_text(parts: Iterable[object]) -> str:
-    """Join parts to Markdown, as Dagster shows descriptions of check evaluations."""
-    return bounded("; ".join(as_markdown(part) for part in list(parts)[:MOST_LINES]), LONGEST_DESCRIPTION)
 
 
 def _items(items: Iterable[object], most: int) -> list[str]:
@@ -86,43 +76,19 @@ def data_version(outcomes: Sequence[Outcome]) -> str:
     return whole if len(whole) <= LONGEST_TAG else hashlib.sha256(whole.encode()).hexdigest()
 
 
-def metadata_of(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
-    """Return verdict, rows, snapshots and figures of one day in all projects."""
-    figures: dict[str, float] = {}
-    for outcome in outcomes:
-        for name, value in outcome.figures.items():
-            is_largest = name.endswith(("_seconds", "_days")) and name in figures
-            figures[name] = max(figures[name], value) if is_largest else figures.get(name, 0) + value
-    rows = sum(outcome.digest.rows for outcome in outcomes)
-    is_built = not {outcome.key for outcome in outcomes}.isdisjoint(report.built)
-    pins = (f"{name} {snapshot_id}" for name, snapshot_id in sorted(report.pins.items()))
-    return {
-        "verdict": verdicts_text(outcomes),
-        "dagster/partition_row_count": rows,
-        "rows": rows,
-        "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
-        **({"built_from": description(pins)} if report.pins and is_built else {}),
-        **{name: value for name, value in figures.items() if name != "rows"},
-    }
-
-
-def changed_day(table: Table, day: date, changes: Sequence[Notice]) -> dict[str, Any]:
-    """Return the changed measures of a final day and the days that its consumers must refresh; empty where nothing changed."""
-    here = [notice for notice in changes if notice.key.event_date == day]
-    if not here:
-        return {}
-    told = markdown_list(f"{notice.key.project_id}: {measures_text(notice.measures)}" for notice in here)
-    below = [f"{one.key} {day}" for one in downstream_of(table.key)]
-    return {CHANGED: told, REFRESH: markdown_list([f"{table.key} {day}", *below])}
+def _summed(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sums of figures; of times and ages the largest."""
+    total: dict[str, float] = {}
+    for name, value in (item for of in figures for item in of.items()):
+        is_largest = name.endswith(("_seconds", "_days")) and name in total
+        total[name] = max(total[name], value) if is_largest else total.get(name, 0) + value
+    return total
 
 
 def verdicts_text(outcomes: Sequence[Outcome]) -> str:
     """`10001: published, provisional; 10002: refused`."""
     finality = {None: "", True: ", final", False: ", provisional"}
     return description(f"{o.key.project_id}: {o.verdict.value}{finality[o.is_final]}" for o in outcomes)
-
-
-_MOST_DAYS = 10
 
 
 _NEWS = (Verdict.PUBLISHED, Verdict.REFUSED)
@@ -197,21 +163,33 @@ def _events(
     changes: Sequence[Notice] = (),
 ) -> Iterator[Event]:
     """Yield materializations before the evaluations that target them: the UI drops an evaluation older than its target."""
-    key = asset_key(table)
     by_day = {day: sorted(outcomes, key=lambda outcome: outcome.key) for day, outcomes in sorted(by_day.items())}
     for day, outcomes in by_day.items():
-        if report is not None and all(outcome.verdict.is_good for outcome in outcomes):
-            yield dg.AssetMaterialization(
-                key,
-                partition=day.isoformat(),
-                metadata={**metadata_of(outcomes, report), **changed_day(table, day, changes)},
-                tags={"dagster/data_version": data_version(outcomes)},
-            )
-    targets = _targets(instance, key, by_day)
+        if report is None or not all(outcome.verdict.is_good for outcome in outcomes):
+            continue
+        rows = sum(outcome.digest.rows for outcome in outcomes)
+        metadata: dict[str, Any] = {
+            **_summed(outcome.figures for outcome in outcomes),
+            "verdict": verdicts_text(outcomes),
+            "dagster/partition_row_count": rows,
+            "rows": rows,
+            "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
+        }
+        if report.pins and not {outcome.key for outcome in outcomes}.isdisjoint(report.built):
+            metadata["built_from"] = description(f"{name} {pin}" for name, pin in sorted(report.pins.items()))
+        if changed := [
+            f"{one.key.project_id}: {measures_text(one.measures)}" for one in changes if one.key.event_date == day
+        ]:
+            metadata[CHANGED] = markdown_list(changed)
+            below = (one.key for one in downstream_of(table.key))
+            metadata[REFRESH] = markdown_list(f"{name} {day}" for name in (table.key, *below))
+        tags = {"dagster/data_version": data_version(outcomes)}
+        yield dg.AssetMaterialization(asset_key(table), partition=day.isoformat(), metadata=metadata, tags=tags)
+    targets = _targets(instance, asset_key(table), by_day)
     for day, outcomes in by_day.items():
         for check in table.checks:
             if day in requested or any(outcome.evaluations for outcome in outcomes):
-                yield _evaluation(key, day, check, outcomes, targets, shown)
+                yield _evaluation(table, day, check, outcomes, targets, shown)
 
 
 def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, days: Collection[date]) -> dict[str, Target]:
@@ -233,49 +211,38 @@ def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, days: Collection[da
 
 
 def _evaluation(
-    key: dg.AssetKey,
+    table: Table,
     day: date,
     check: CheckRule,
     outcomes: Sequence[Outcome],
     targets: Mapping[str, Target],
     shown: Sequence[Difference],
 ) -> dg.AssetCheckEvaluation:
-    evaluations: list[tuple[str, Evaluation]] = [
-        (outcome.key.project_id, evaluation)
-        for outcome in outcomes
-        for evaluation in outcome.evaluations
-        if evaluation.check == check
-    ]
-    bad = [(project, evaluation) for project, evaluation in evaluations if not evaluation.is_passed]
+    evaluations = [(of.key.project_id, one) for of in outcomes for one in of.evaluations if one.check == check]
     # A waiting day or one with lost files has no evaluation, so it shows the reason of its verdict.
     lost = Check.FILES_ARE_THERE
     waiting = [o for o in outcomes if not o.verdict.is_good and all(one.check == lost for one in o.evaluations)]
-    figures: dict[str, float] = {}
-    for _, evaluation in evaluations:
-        for name, value in evaluation.figures.items():
-            figures[name] = figures.get(name, 0) + value
     evaluated = {project for project, _ in evaluations} | {outcome.key.project_id for outcome in waiting}
     unsaid = not_evaluated(check)
-    reasons = [f"{project}: {evaluation.reason}. {evaluation.hint}" for project, evaluation in bad]
-    reasons += [f"{o.key.project_id}: {o.verdict.value}, {o.reason}. {o.hint}" for o in waiting]
-    reasons += [
-        f"{outcome.key.project_id}: {unsaid.reason}. {unsaid.hint}"
-        for outcome in outcomes
-        if outcome.key.project_id not in evaluated
-    ]
+    bad = [f"{project}: {one.reason}. {one.hint}" for project, one in evaluations if not one.is_passed]
+    reasons = [*bad, *(f"{o.key.project_id}: {o.verdict.value}, {o.reason}. {o.hint}" for o in waiting)]
+    names = (outcome.key.project_id for outcome in outcomes)
+    reasons += [f"{name}: {unsaid.reason}. {unsaid.hint}" for name in names if name not in evaluated]
+    metadata: dict[str, Any] = {"verdict": verdicts_text(outcomes), **_summed(one.figures for _, one in evaluations)}
+    if notes := [f"{project}: {one.reason}" for project, one in evaluations if one.is_passed and one.reason]:
+        metadata["note"] = markdown_list(notes)
+    if bad and check == Check.CHANGE_IS_EXPLAINED:
+        metadata["look"] = f"tidemark diff {table.key} {day} --html DIR"
+        here = [one for one in shown if (one.table, one.key.event_date) == (table.key, day)]
+        # Delivered values, event ids and times stay out: neither retention nor exclusions remove them from Dagster's log.
+        if blocks := [fenced(lines_of(difference, with_values=False)) for difference in here]:
+            metadata["difference"] = dg.MetadataValue.md("\n\n".join(blocks))
     is_only_early = bool(reasons) and all(outcome.is_early or outcome.verdict.is_good for outcome in outcomes)
-    notes = [f"{project}: {one.reason}" for project, one in evaluations if one.is_passed and one.reason]
-    metadata = {
-        "verdict": verdicts_text(outcomes),
-        **({"note": markdown_list(notes)} if notes else {}),
-        **(_looks(key, day.isoformat(), shown) if bad and check == Check.CHANGE_IS_EXPLAINED else {}),
-        **figures,
-    }
-    return _of_check(key, check, day, targets, reasons, metadata, is_error=check.is_blocking and not is_only_early)
+    return _of_check(table, check, day, targets, reasons, metadata, is_error=check.is_blocking and not is_only_early)
 
 
 def _of_check(
-    key: dg.AssetKey,
+    table: Table,
     check: CheckRule,
     day: date,
     targets: Mapping[str, Target],
@@ -285,28 +252,17 @@ def _of_check(
     is_error: bool = False,
 ) -> dg.AssetCheckEvaluation:
     return dg.AssetCheckEvaluation(
-        asset_key=key,
+        asset_key=asset_key(table),
         check_name=check.name,
         partition=day.isoformat(),
         passed=not reasons,
         blocking=False,
         severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
         target_materialization_data=targets.get(day.isoformat()),
-        description=markdown_text(reasons) or None,
+        # Dagster shows descriptions of evaluations as Markdown.
+        description=bounded("; ".join(map(as_markdown, reasons[:MOST_LINES])), LONGEST_DESCRIPTION) or None,
         metadata=metadata,
     )
-
-
-def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
-    """Delivered values, event ids and times stay out: neither retention nor exclusions remove them from Dagster's event log."""
-    table = key.to_user_string()
-    blocks = [
-        lines_of(difference, with_values=False)
-        for difference in shown
-        if (difference.table, str(difference.key.event_date)) == (table, partition)
-    ]
-    difference_shown = {"difference": markdown_blocks(blocks)} if blocks else {}
-    return {**difference_shown, "look": f"tidemark diff {table} {partition} --html DIR"}
 
 
 def told_backfill(tags: Mapping[str, str], outcomes: Collection[Outcome]) -> str | None:
@@ -314,10 +270,8 @@ def told_backfill(tags: Mapping[str, str], outcomes: Collection[Outcome]) -> str
     days = sorted({str(one.key.event_date) for one in outcomes if one.is_requested and not one.verdict.is_good})
     if BACKFILL_ID_TAG not in tags or not days:
         return None
-    which = few(days, _MOST_DAYS)
-    return (
-        f"{which}: no materialization, for these days wait, are held or are refused; their checks say why. {UNCOUNTED}"
-    )
+    why = "no materialization, for these days wait, are held or are refused; their checks say why"
+    return f"{few(days, 10)}: {why}. {UNCOUNTED}"
 
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
@@ -342,11 +296,9 @@ def golden_evaluations(
         return
     recorded = compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,))
     by_day = {day: [*of_day] for day, of_day in groupby(recorded, lambda one: one.total.key.event_date) if day in days}
-    key = asset_key(table)
-    targets = _targets(instance, key, by_day)
+    targets = _targets(instance, asset_key(table), by_day)
     for day, comparisons in by_day.items():
-        if day < settings.calendar_start:
-            continue
-        found = golden_evaluation(comparisons)
-        reasons = [text for text in (found.reason, found.hint) if text]
-        yield _of_check(key, found.check, day, targets, reasons, found.figures)
+        if day >= settings.calendar_start:
+            found = golden_evaluation(comparisons)
+            reasons = [text for text in (found.reason, found.hint) if text]
+            yield _of_check(table, found.check, day, targets, reasons, found.figures)

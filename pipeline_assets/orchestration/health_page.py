@@ -7,12 +7,11 @@ import math
 import re
 from calendar import monthrange
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import matplotlib as mpl
 from markupsafe import Markup
@@ -25,18 +24,9 @@ from pipeline_assets.domain.days import describe_strays
 from pipeline_assets.domain.deliveries import describe_quarantined, in_words
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, SHARES, days_text
 from pipeline_assets.domain.machine import write_whole
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.inspection.health import (
-    OF_DIMENSIONS,
-    RECENT_DAYS,
-    Calendar,
-    DayState,
-    HealthReport,
-    Span,
-    lines_by_reason,
-    percentile,
-    times_by_day,
-)
+from pipeline_assets.inspection import health
 from pipeline_assets.inspection.pages import TEMPLATES, render
 from pipeline_assets.inspection.questions import TABLES, AnswerKind, commands, ordered, questions
 from resources.ledger.history import Revision
@@ -54,15 +44,7 @@ MOST_MARKED = 60
 """Up to this many points get markers, so that an isolated one is visible."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """One series over days; a missing day is nan."""
-
-    values: Mapping[date, float]
-    series: int = 0
-
-
-def _chart(draw: Callable[Concatenate[Axes, P], None]) -> Callable[Concatenate[str, str, P], Markup]:
+def chart(draw: Callable[Concatenate[Axes, P], None]) -> Callable[Concatenate[str, str, P], Markup]:
     """Make a drawing function return an SVG, from a name unique on the page and a text for screen readers."""
 
     @wraps(draw)
@@ -77,43 +59,30 @@ def _chart(draw: Callable[Concatenate[Axes, P], None]) -> Callable[Concatenate[s
     return drawn
 
 
-@_chart
-def lines(axes: Axes, points: Sequence[date], series: Sequence[Line], *, is_area: bool = False) -> None:
-    """Series over days."""
-    for line in series:
-        values = [line.values.get(point, math.nan) for point in points]
-        marker = "o" if len(points) <= MOST_MARKED else ""
-        axes.plot(points, values, color=SERIES[line.series], linewidth=1.6, marker=marker, markersize=3)  # type: ignore[arg-type]  # dates
+@chart
+def lines(axes: Axes, points: Sequence[Any], series: Sequence[Mapping[date, float]], *, is_area: bool = False) -> None:
+    """Series over days, a missing day is a gap; the first is drawn last, to be visible where two are equal."""
+    marker = "o" if len(points) <= MOST_MARKED else ""
+    for colour, of in reversed([*zip(SERIES, series, strict=False)]):
+        values = [of.get(point, math.nan) for point in points]
+        axes.plot(points, values, color=colour, linewidth=1.6, marker=marker, markersize=3)
         if is_area:
-            axes.fill_between(points, values, 0, color=SERIES[line.series], alpha=0.15, linewidth=0)  # type: ignore[arg-type]  # dates
-    axes.set_ylim(0, 1.08 * max((value for line in series for value in line.values.values() if value > 0), default=1))
+            axes.fill_between(points, values, 0, color=colour, alpha=0.15, linewidth=0)
+    axes.set_ylim(0, 1.08 * max((value for of in series for value in of.values() if value > 0), default=1))
     _date_axis(axes, points)
 
 
-@_chart
-def bars(axes: Axes, points: Sequence[date], line: Line) -> None:
+@chart
+def bars(axes: Axes, points: Sequence[Any], counts: Mapping[date, float], colour: str = SERIES[0]) -> None:
     """Counts over days."""
-    heights = [line.values.get(point, 0.0) for point in points]
-    axes.bar(points, heights, width=0.8, color=SERIES[line.series], linewidth=0)  # type: ignore[arg-type]  # dates
+    heights = [counts.get(point, 0.0) for point in points]
+    axes.bar(points, heights, width=0.8, color=colour, linewidth=0)
     axes.set_ylim(bottom=0, top=None if any(heights) else 1)
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     _date_axis(axes, points)
 
 
-@_chart
-def columns(axes: Axes, names: Sequence[str], series: Sequence[Sequence[float]]) -> None:
-    """Grouped columns; each of `series` has one value per name."""
-    width = 0.8 / len(series)
-    for number, values in enumerate(series):
-        places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(names))]
-        drawn = axes.bar(places, values, width=0.94 * width, color=SERIES[number], linewidth=0)
-        axes.bar_label(drawn, labels=[short(value) for value in values], padding=2)
-    axes.set_ylim(0, 1.15 * max((max(values, default=0) for values in series), default=0) or 1)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    axes.set_xticks(range(len(names)), names)
-
-
-@_chart
+@chart
 def tail(axes: Axes, missed: Sequence[float], marks: Sequence[float], window: int) -> None:
     """The share of rows that a window of n days misses, for n from 0 on a logarithmic scale; `marks`: shares drawn as lines."""
     axes.step(range(len(missed)), [share or math.nan for share in missed], where="post", color=SERIES[0], linewidth=1.8)
@@ -130,13 +99,13 @@ def tail(axes: Axes, missed: Sequence[float], marks: Sequence[float], window: in
     axes.set_xlabel("days from the event to its arrival")
 
 
-def _date_axis(axes: Axes, points: Sequence[date]) -> None:
+def _date_axis(axes: Axes, points: Sequence[Any]) -> None:
     locator: Any = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]  # matplotlib has no types
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=True))  # type: ignore[no-untyped-call]  # as above
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     if len(points) == 1:
-        axes.set_xticks(points, [str(points[0])])  # type: ignore[arg-type]  # dates
+        axes.set_xticks(points, [str(points[0])])
 
 
 def short(value: float) -> str:
@@ -162,14 +131,11 @@ def _inlined(svg: str, name: str, label: str) -> Markup:
     return Markup(f'<svg viewBox="{view[1]}" role="img" aria-label="{label}">{body.strip()}')  # noqa: S704 - it is drawn here
 
 
-_MOST_TAIL_DAYS = 60
-
-
-def drawn(report: HealthReport) -> dict[str, str]:
+def drawn(report: health.HealthReport) -> dict[str, str]:
     """Chart -> its SVG, empty where there is nothing to draw; and the units of lag and backfill runtime."""
     days, volumes = report.span.newest().days, report.volumes
     rows, removed, late = (
-        Line({day: getattr(of, name) for day, of in volumes.items()})
+        {day: getattr(of, name) for day, of in volumes.items()}
         for name in ("rows_a_day", "removed_per_1000", "late_per_1000")
     )
     twice: dict[date, float] = dict.fromkeys(volumes, 0.0)
@@ -177,23 +143,32 @@ def drawn(report: HealthReport) -> dict[str, str]:
         if one.day in twice:
             twice[one.day] = max(twice[one.day], one.value)
     lags = {day: of.lags for day, of in volumes.items() if of.lags}
-    size, unit = (3600, "hours") if max((max(of) for of in lags.values()), default=0) < 4 * 86_400 else (86_400, "days")
-    half = Line({day: percentile(of, 0.5) / size for day, of in lags.items()})
-    most = Line({day: max(of) / size for day, of in lags.items()}, 1)
+    size, lag_unit = (3600, "hours") if max(map(max, lags.values()), default=0) < 4 * 86_400 else (86_400, "days")
+    lag = [
+        {day: health.percentile(of, 0.5) / size for day, of in lags.items()},
+        {day: max(of) / size for day, of in lags.items()},
+    ]
+    times = health.times_by_day(report.run_times, "backfill")
+    step, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
+    backfills = [{day: pair[at] / step for day, pair in times.items()} for at in (0, 1)]
     changed = _summed((date.fromisoformat(of.published_at[:10]), 1) for of in report.revisions if of.published_at)
+    # Runs may be far from the event days they load; at least four weeks.
+    span = health.Span(min(*changed, max(changed) - timedelta(days=27)), max(changed)) if changed else report.span
     mismatches = _summed((of.day, of.value) for of in report.mismatches)
     refused = _summed((of.day, of.lines) for of in report.refused_lines)
     return {
         "rows": lines("rows", "rows a day", days, [rows], is_area=True),
-        "duplicates": lines("duplicates", "duplicates per 1,000", days, [removed, Line(twice, 1)]),
+        "duplicates": lines("duplicates", "duplicates per 1,000", days, [removed, twice]),
         "late": lines("late", "late rows per 1,000", days, [late]),
-        "lag_unit": unit,
-        "lag": lines("lag", f"watermark lag in {unit}", days, [half, most]),
+        "lag_unit": lag_unit,
+        "lag": lines("lag", f"watermark lag in {lag_unit}", days, lag),
         "lateness": _lateness(report),
-        **_backfills(report),
-        "mismatches": bars("mismatches", "mismatches", days, Line(mismatches, 1)) if mismatches else "",
-        "quarantine": bars("quarantine", "quarantined lines", days, Line(refused)),
-        "revisions": bars("changes", "revisions", _span_of(changed, report.span), Line(changed)),
+        "backfill_unit": unit,
+        # Recoveries are rare, so the days between them are not gaps.
+        "backfills": lines("backfills", f"backfill runtime in {unit}", [*times] or days, backfills),
+        "mismatches": bars("mismatches", "mismatches", days, mismatches, SERIES[1]) if mismatches else "",
+        "quarantine": bars("quarantine", "quarantined lines", days, refused),
+        "revisions": bars("changes", "revisions", span.newest().days, changed),
     }
 
 
@@ -204,7 +179,10 @@ def _summed(values: Iterable[tuple[date, float]]) -> dict[date, float]:
     return total
 
 
-def _lateness(report: HealthReport) -> str:
+_MOST_TAIL_DAYS = 60
+
+
+def _lateness(report: health.HealthReport) -> str:
     late = report.lateness[""]
     if not late.rows:
         return ""
@@ -214,29 +192,10 @@ def _lateness(report: HealthReport) -> str:
     return tail("lateness", "share of rows missed by windows", missed, marks, report.window_days)
 
 
-def _backfills(report: HealthReport) -> dict[str, str]:
-    times = times_by_day(report.run_times, "backfill")
-    size, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
-    half, most = (Line({point: pair[at] / size for point, pair in times.items()}, at) for at in (0, 1))
-    # Recoveries are rare, so the days between them are not gaps. p50 is last, to be visible where both are equal.
-    days = sorted(times) or report.span.newest().days
-    return {
-        "backfills": lines("backfills", f"backfill runtime in {unit}", days, [most, half]),
-        "backfill_unit": unit,
-    }
-
-
-def _span_of(days: Collection[date], otherwise: Span) -> list[date]:
-    """Runs may be far from the event days they load; at least four weeks."""
-    span = Span(min(*days, max(days) - timedelta(days=27)), max(days)) if days else otherwise
-    return span.newest().days
-
-
 _BEHIND_DAYS = 2
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """One main figure."""
 
     name: str
@@ -245,18 +204,18 @@ class Tile:
     is_bad: bool = False
 
 
-def tiles(report: HealthReport) -> list[Tile]:
+def tiles(report: health.HealthReport) -> list[Tile]:
     """Return the main figures, first those that need an operator."""
     red, waiting = report.calendar.red if report.calendar is not None else [], report.waiting
     duplicates = max((one.value for one in report.duplicate_keys), default=0.0)
     mismatches = sum(one.value for one in report.mismatches)
     backfills = [one.seconds for one in report.run_times if one.kind == "backfill"]
-    recent, recently = report.recent, f"of the last {RECENT_DAYS} days"
+    recent, recently = report.recent, f"of the last {health.RECENT_DAYS} days"
     windows = [days_text(report.lateness[""].window(share)) for share in SHARES]
-    since = report.span.last - timedelta(days=RECENT_DAYS - 1)
+    since = report.span.last - timedelta(days=health.RECENT_DAYS - 1)
     refused = [one for one in report.refused_lines if one.day >= since]
     lines, objects = sum(one.lines for one in refused), sum(one.objects for one in refused if one.is_whole)
-    reasons = sum(lines_by_reason(refused).values(), Counter[str]())
+    reasons = sum(health.lines_by_reason(refused).values(), Counter[str]())
     mostly = "".join(f"; mostly {in_words(reason)}" for reason, _ in reasons.most_common(1))
     removed = f"keys; of raw rows {_number(recent.removed_per_1000)} were removed"
     wider = f"for 99.9 %: {windows[1]}; set: {days_text(report.window_days)}"
@@ -273,25 +232,25 @@ def tiles(report: HealthReport) -> list[Tile]:
         Tile("window for 99 %", windows[0], wider, bool(report.too_narrow)),
         Tile("late rows per 1,000", _number(recent.late_per_1000), f"uploaded after their day, {recently}"),
         Tile("quarantined", f"{lines:,}", f"lines, and {objects:,} whole objects, {recently}{mostly}"),
-        Tile("revisions", f"{report.recent_revisions:,}", f"in {RECENT_DAYS} days; {len(report.revisions):,} ever"),
+        Tile(
+            "revisions", f"{report.recent_revisions:,}", f"in {health.RECENT_DAYS} days; {len(report.revisions):,} ever"
+        ),
     ]
 
 
-def _newest(report: HealthReport) -> Tile:
+def _newest(report: health.HealthReport) -> Tile:
     days = {project: one.day for project, one in report.newest.items()}
     if not days:
         return Tile("newest day", "none", "no rows are published")
     newest = min(days.values())
     behind = [project for project, day in days.items() if day == newest]
     age = (report.made_at.date() - newest).days
-    who = "every project"
-    if len(behind) < len(days):
-        who = f"least: {', '.join(behind[:2])}" + (f" and {len(behind) - 2} more" if len(behind) > 2 else "")
+    who = "every project" if len(behind) == len(days) else f"least: {few(behind, 2)}"
     return Tile("newest day", str(newest), f"{days_text(age)} ago, {who}", age > _BEHIND_DAYS)
 
 
 def _times(name: str, seconds: Sequence[float], of: str) -> Tile:
-    half, most = (seconds_text(percentile(seconds, share)) for share in (0.5, 0.95))
+    half, most = (seconds_text(health.percentile(seconds, share)) for share in (0.5, 0.95))
     return Tile(name, half, f"p50; p95 {most}, {of}")
 
 
@@ -312,7 +271,7 @@ def seconds_text(seconds: float | None) -> str:
 DETAILED_DAYS = 92
 
 
-def months_of(calendar: Calendar) -> tuple[list[list[date]], list[list[date]]]:
+def months_of(calendar: health.Calendar) -> tuple[list[list[date]], list[list[date]]]:
     """The days of recent and of earlier months, newest first; of months before the first delivery only those with a red day."""
     recent = (calendar.last - timedelta(days=DETAILED_DAYS - 1)).replace(day=1)
     span = (calendar.first + timedelta(days=shift) for shift in range((calendar.last - calendar.first).days + 1))
@@ -321,19 +280,23 @@ def months_of(calendar: Calendar) -> tuple[list[list[date]], list[list[date]]]:
     return [days for days in months if days[0] >= recent], [days for days in months if days[0] < recent]
 
 
-def tables_of(calendar: Calendar) -> list[tuple[str, str]]:
+def tables_of(calendar: health.Calendar) -> list[tuple[str, str]]:
     """(table, name of its rows), in the order of the graph, then those that only the ledger knows."""
     known = {table for table, _ in calendar.states}
-    tables = [*TABLES, *(one for one in OF_DIMENSIONS if one in known), *sorted(known - {*TABLES, *OF_DIMENSIONS})]
+    tables = [
+        *TABLES,
+        *(one for one in health.OF_DIMENSIONS if one in known),
+        *sorted(known - {*TABLES, *health.OF_DIMENSIONS}),
+    ]
     return [(table, table if table.endswith("/events") else table.rpartition("/")[2]) for table in tables]
 
 
-def window_of(state: DayState) -> str:
+def window_of(state: health.DayState) -> str:
     """The id of the day's window with reasons; a name may contain characters that an id may not."""
     return f"d{state.day.toordinal()}-{state.table.encode('utf-8', 'backslashreplace').hex()}"
 
 
-def commands_of(state: DayState, early: frozenset[tuple[date, str]]) -> Sequence[str]:
+def commands_of(state: health.DayState, early: frozenset[tuple[date, str]]) -> Sequence[str]:
     """The commands for each kind of fault of the day, for all its projects together."""
     found = [command for one in questions(state.faults, early) for command in one.commands]
     if state.absent and not found:
@@ -345,7 +308,7 @@ _MOST_REVISIONS = 15
 _OF_AUDIT = ("raw_rows", "_duplicate", "superseded", "lag_seconds", "rows_with")
 
 
-def page_of(report: HealthReport) -> str:
+def page_of(report: health.HealthReport) -> str:
     """Return the whole page, including style sheet and charts."""
     return render(
         "health.html",
@@ -358,12 +321,12 @@ def page_of(report: HealthReport) -> str:
     )
 
 
-def write_page(report: HealthReport, path: Path) -> Path:
+def write_page(report: health.HealthReport, path: Path) -> Path:
     """Write the page atomically and create its folder; returns the absolute path; raises UsageError."""
     return write_whole(path, page_of(report), makes_folder=True)
 
 
-def revisions_of(report: HealthReport) -> tuple[list[Revision], list[Revision]]:
+def revisions_of(report: health.HealthReport) -> tuple[list[Revision], list[Revision]]:
     """The newest revisions that changed a number, and the further ones."""
     listed = [one for one in report.revisions if one.measures or one.rows_before != one.rows_after]
     return listed[:_MOST_REVISIONS], [one for one in listed[_MOST_REVISIONS:] if one.measures]
@@ -378,6 +341,6 @@ def numbers_of(one: Revision) -> list[tuple[str, list[str]]]:
 
 
 _HELPERS = (
-    ordered, commands_of, months_of, tables_of, window_of, revisions_of, numbers_of, lines_by_reason,
-    percentile, tiles, describe_quarantined, describe_strays, in_words, days_text, seconds_text,
+    ordered, commands_of, months_of, tables_of, window_of, revisions_of, numbers_of, health.lines_by_reason,
+    health.percentile, tiles, describe_quarantined, describe_strays, in_words, days_text, seconds_text,
 )  # fmt: skip

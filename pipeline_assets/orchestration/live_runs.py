@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import dagster as dg
 from dagster._core.events import JobFailureData, RunFailureReason
 
 from pipeline_assets.domain.errors import TidemarkError
-from pipeline_assets.domain.processes import Life, Process
+from pipeline_assets.domain.processes import Life
 from pipeline_assets.domain.rebuilds import GREEN
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.specs import PRIORITIES, asset_key
@@ -55,8 +55,7 @@ DIED_TAG = "tidemark/died"
 OWN_JOBS = frozenset(PRIORITIES) | {"maintenance", "rollback", "release", "recover_exports", "rebuild", "reconcile"}
 
 
-@dataclass(frozen=True)
-class DeadRun:
+class DeadRun(NamedTuple):
     """A run that was found dead."""
 
     run_id: str
@@ -67,9 +66,10 @@ class DeadRun:
 
     def __str__(self) -> str:
         """Describe the dead run in one sentence."""
-        elsewhere = "belongs to another Dagster home, which reports it there"
-        consequence = "is reported as failed" if self.is_reported else elsewhere
-        return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {consequence}"
+        then = (
+            "is reported as failed" if self.is_reported else "belongs to another Dagster home, which reports it there"
+        )
+        return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {then}"
 
 
 def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
@@ -106,7 +106,9 @@ def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str
     dead = [process for process in processes.values() if process.has_died_with_its_run(sight(process.identity))]
     reported = []
     for process in dead:
-        what, run = _what(process), instance.get_run_by_id(process.run_id)
+        what, run = "its process ended before it began to work", instance.get_run_by_id(process.run_id)
+        if (known := process.identity) is not None:
+            what = f"process {known.pid} on {known.host} is gone, last heard from at {(process.beat_at or '')[:19]} UTC"
         if run is not None and not run.is_finished:
             _report(instance, run, what)
         # Another process may have reported a finished run, or its process could not reach the ledger.
@@ -140,20 +142,11 @@ def _report(instance: dg.DagsterInstance, run: dg.DagsterRun, what: str) -> None
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
 
 
-def _what(process: Process) -> str:
-    if process.identity is None:
-        return "its process ended before it began to work"
-    who = f"process {process.identity.pid} on {process.identity.host}"
-    return f"{who} is gone, last heard from at {(process.beat_at or '')[:19]} UTC"
-
-
 def run_queue(instance: dg.DagsterInstance) -> dict[str, int] | None:
-    """Return the numbers of `queued` and `working` runs; None where Dagster's storage does not answer."""
+    """The numbers of `queued` and `working` runs; None where Dagster's storage does not answer."""
     try:
-        waiting, working = (
-            instance.get_runs_count(dg.RunsFilter(statuses=list(statuses))) for statuses in (_WAITING, WORKING)
-        )
+        statuses = {"queued": _WAITING, "working": WORKING}
+        return {name: instance.get_runs_count(dg.RunsFilter(statuses=[*of])) for name, of in statuses.items()}
     except Exception:
         # None reports the failure, and the ledger's figures must not be lost because of it.
         return None
-    return {"queued": waiting, "working": working}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any
@@ -82,10 +82,8 @@ def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
 
 def _send(runtime: Runtime) -> None:
     failpoint(Failpoint.BEFORE_NOTICES)
-    for one in _attempt(runtime, send_notices) or ():
+    for one in (*(_attempt(runtime, send_notices) or ()), *unsigned_notices(runtime.settings)):
         runtime.log(f"notices: {one}")
-    for trouble in unsigned_notices(runtime.settings):
-        runtime.log(str(trouble))
 
 
 def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], Any]) -> Any:
@@ -105,43 +103,33 @@ def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
         @cache
         def engine_of(url: str) -> Engine:
             engine = create_engine(url, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
-            event.listen(engine, "connect", _wait_for_no_disk)
+            # A power loss may lose the last events, which leaves a run for `dead_runs`; a killed process loses none.
+            event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = NORMAL"))
             stack.callback(engine.dispose)
             return engine
 
+        @contextmanager
+        def connect(shard: str) -> Iterator[Connection]:
+            assert isinstance(events, SqliteEventLogStorage)
+            with events._db_lock:
+                engine = engine_of(events.conn_string_for_shard(shard))
+                if shard not in events._initialized_dbs:
+                    events._initdb(engine)
+                    events._initialized_dbs.add(shard)
+                with engine.begin() as connection:
+                    yield connection
+
+        kept: list[tuple[object, str, Callable[..., Any]]] = []
         if type(events) is SqliteEventLogStorage and "_connect" not in vars(events):
             index = events.conn_string_for_shard(INDEX_SHARD_NAME)
-            _replace(stack, events, "_connect", _of_events(events, engine_of))
-            _replace(stack, events, "has_table", lambda name: inspect(engine_of(index)).has_table(name))
+            kept += [(events, "_connect", connect)]
+            kept += [(events, "has_table", lambda name: inspect(engine_of(index)).has_table(name))]
         if type(runs) is SqliteRunStorage and "connect" not in vars(runs):
-            _replace(stack, runs, "connect", lambda: engine_of(runs._conn_string).begin())
+            kept += [(runs, "connect", lambda: engine_of(runs._conn_string).begin())]
+        for storage, name, method in kept:
+            setattr(storage, name, method)
+            stack.callback(delattr, storage, name)
         yield
-
-
-def _wait_for_no_disk(connection: Any, _: object) -> None:
-    """A power loss may lose the last events, which leaves a run for `dead_runs`; a killed process loses none."""
-    connection.execute("PRAGMA synchronous = NORMAL")
-
-
-def _of_events(
-    storage: SqliteEventLogStorage, engine_of: Callable[[str], Engine]
-) -> Callable[[str], AbstractContextManager[Connection]]:
-    @contextmanager
-    def connect(shard: str) -> Iterator[Connection]:
-        with storage._db_lock:
-            engine = engine_of(storage.conn_string_for_shard(shard))
-            if shard not in storage._initialized_dbs:
-                storage._initdb(engine)
-                storage._initialized_dbs.add(shard)
-            with engine.begin() as connection:
-                yield connection
-
-    return connect
-
-
-def _replace(stack: ExitStack, storage: object, name: str, method: Callable[..., Any]) -> None:
-    setattr(storage, name, method)
-    stack.callback(delattr, storage, name)
 
 
 _RETRIES, _RETRY_PAUSE_SECONDS = 2, 10

@@ -32,8 +32,7 @@ _FIRST_PAUSE = timedelta(minutes=5)
 _MOST_DOUBLINGS = 8
 
 
-@dataclass(frozen=True, order=True)
-class Subject:
+class Subject(NamedTuple):
     """The unit that attempts are counted for."""
 
     day: date
@@ -45,16 +44,14 @@ class Subject:
         """The due day, for messages."""
         return str(self.day)
 
-    @property
-    def text(self) -> str:
-        """The subject's form in a cursor."""
-        return f"{self.day} {self.loaded_day} {self.table}"
 
-    @classmethod
-    def parse(cls, text: str) -> Subject:
-        """The inverse of `text`; raises ValueError for anything else."""
-        day, loaded_day, table = text.split(" ", 2)
-        return cls(date.fromisoformat(day), date.fromisoformat(loaded_day), table)
+def _text(subject: Subject) -> str:
+    return " ".join(map(str, subject))
+
+
+def _subject(text: str) -> Subject:
+    day, loaded_day, table = text.split(" ", 2)
+    return Subject(date.fromisoformat(day), date.fromisoformat(loaded_day), table)
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Attempt:
         return self.at + _FIRST_PAUSE * (1 << min(self.count - 1, _MOST_DOUBLINGS))
 
 
-_Key = Annotated[Subject, BeforeValidator(Subject.parse), PlainSerializer(lambda subject: subject.text)]
+_Key = Annotated[Subject, BeforeValidator(_subject), PlainSerializer(_text)]
 
 
 @dataclass
@@ -261,7 +258,7 @@ def request(
     chosen = [subject for subject in admission.admitted if subject.loaded_day in chosen_days]
     cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at, admission.given_up)
     # Dagster never launches a key twice, and a state may recur after a failure, so the key includes the attempt's time.
-    key = digest(f"{subject.text} {cursor.attempts[subject]}" for subject in chosen)
+    key = digest(f"{_text(subject)} {cursor.attempts[subject]}" for subject in chosen)
     requests = []
     with_reach = {day - timedelta(days=shift) for day in chosen_days for shift in range(reach + 1)}
     wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
@@ -275,16 +272,14 @@ def request(
             REASON_TAG: shown(why, LONGEST_TAG),
         }
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
-    loading = sorted({subject.loaded_day for subject in due} & covered)
-    given_up = [f"{subject} ({whys[subject]})" for subject in admission.given_up] + [
-        f"{subject} (when it was looked at last)"
-        for subject, attempt in sorted(cursor.attempts.items())
-        if attempt.is_given_up and subject not in due and subject.loaded_day not in covered
-    ]
+    given_up = [f"{subject} ({whys[subject]})" for subject in admission.given_up]
+    for subject, attempt in sorted(cursor.attempts.items()):
+        if attempt.is_given_up and subject not in due and subject.loaded_day not in covered:
+            given_up.append(f"{subject} (when it was looked at last)")
     parts: Mapping[str, Sequence[object]] = {
         "given up until their state changes: {}; read their failed runs, then load the days by hand": given_up,
         "tried before, to be tried again after a pause: {}": admission.paused,
-        "a run is loading {}": loading,
+        "a run is loading {}": sorted({subject.loaded_day for subject in due} & covered),
         "waiting: {}": waits,
     }
     report = description(text.format(few(named)) for text, named in parts.items() if named)

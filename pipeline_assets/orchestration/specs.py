@@ -14,16 +14,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.snapshot_lines import folder_of, folder_of_intervals
 from pipeline_assets.load.golden import GOLDEN_TABLES
+from pipeline_assets.tables import registry
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import (
-    AS_OF_TABLES,
-    DERIVED,
-    DIMENSION_TABLES,
-    DIMENSIONS,
-    OPTIONAL_TABLES,
-    SOURCE_OF_TABLE,
-    table_by_key,
-)
 from pipeline_assets.tables.table import Table
 
 UNCOUNTED = (
@@ -34,20 +26,24 @@ UNCOUNTED = (
 
 
 def asset_key(table: Table) -> dg.AssetKey:
-    """Return the asset key of a table."""
-    return _key(table.key)
+    """The asset key of a table."""
+    return dg.AssetKey(table.key.split("/"))
 
 
 def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Settings) -> dg.AssetSpec:
     """Return the asset spec of a table; `days` is the calendar."""
     layer = table.key.split("/")[0]
     columns = [dg.TableColumn(column.name, column.type, column.description) for column in table.columns]
+    source, of_landing = registry.SOURCE_OF_TABLE.get(table.key), source_of(table, settings)
+    deps = [dg.AssetKey(name.split("/")) for name in table.upstream]
+    if source is not None or of_landing is not None:
+        deps = [of_landing or landing_key(f"{source}_exports")]
     return dg.AssetSpec(
         asset_key(table),
-        deps=_deps(table, settings),
+        deps=deps,
         partitions_def=days,
         skippable=True,
-        group_name="dimensions" if table in OPTIONAL_TABLES else "events",
+        group_name="dimensions" if table in registry.OPTIONAL_TABLES else "events",
         owners=settings.owners,
         description=_description(table, settings),
         kinds={"iceberg", "spark", layer},
@@ -62,26 +58,15 @@ def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Setti
     )
 
 
-def _deps(table: Table, settings: Settings) -> list[dg.AssetKey]:
-    if table.key in SOURCE_OF_TABLE:
-        return [landing_key(f"{SOURCE_OF_TABLE[table.key].value}_exports")]
-    of_landing = source_of(table, settings)
-    return [of_landing] if of_landing is not None else [_key(name) for name in table.upstream]
-
-
 def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
     """Return all checks of the tables, and the comparison with golden totals for tables that may have some."""
-    return [
-        dg.AssetCheckSpec(
-            check.name,
-            asset=asset_key(table),
-            description=check.description,
-            blocking=check.is_blocking,
-            partitions_def=days,
-        )
-        for table in tables
-        for check in (*table.checks, *([Check.RECONCILES_WITH_GOLDEN] if table in GOLDEN_TABLES else []))
-    ]
+    specs = []
+    for table in tables:
+        key = asset_key(table)
+        for check in (*table.checks, *([Check.RECONCILES_WITH_GOLDEN] if table in GOLDEN_TABLES else [])):
+            name, text, blocks = check.name, check.description, check.is_blocking
+            specs.append(dg.AssetCheckSpec(name, asset=key, description=text, blocking=blocks, partitions_def=days))
+    return specs
 
 
 def column_lineage(table: Table) -> dg.TableColumnLineage:
@@ -90,23 +75,18 @@ def column_lineage(table: Table) -> dg.TableColumnLineage:
     for column in table.columns:
         wanted = column.sources or (column.name,)
         deps = [
-            dg.TableColumnDep(_key(name), source)
+            dg.TableColumnDep(dg.AssetKey(name.split("/")), source)
             for name in table.upstream
             for source in wanted
-            if any(column.name == source for column in table_by_key(name).columns)
+            if any(column.name == source for column in registry.table_by_key(name).columns)
         ]
         if deps:
             lineage[column.name] = deps
     return dg.TableColumnLineage(lineage)
 
 
-def _key(name: str) -> dg.AssetKey:
-    return dg.AssetKey(name.split("/"))
-
-
 def _description(table: Table, settings: Settings) -> str:
-    name = f"{settings.catalog_name}.{table.identifier}"
-    source = SOURCE_OF_TABLE.get(table.key)
+    name, source = f"{settings.catalog_name}.{table.identifier}", registry.SOURCE_OF_TABLE.get(table.key)
     again = "*Materialize…* lists landing and loads what is new or changed there."
     if source is not None:
         day = "the UTC day on which objects arrived (its checks) and on which events happened (its rows)"
@@ -118,35 +98,34 @@ def _description(table: Table, settings: Settings) -> str:
             "*Materialize…* builds it from the tables before it; *Materialize all…* of the group loads landing first."
         )
     option = "dimensions" if table.kind.is_shared else (source or Source.REGULAR).value
-    return "\n\n".join(
-        [
-            table.description,
-            f"**A partition** is {day}. The Iceberg table `{name}` is partitioned by `{table.day_column}` and `project_id`.",
-            f"**When a day is red:** {table.recovery} The red check of that day gives the reason.",
-            f"**To load a day again:** {again} On the shell: `tidemark load --source {option} --from DAY --to DAY`. Nothing is "
-            "ever counted twice.",
-            f"**A range with days that are not delivered yet:** {UNCOUNTED}",
-        ]
-    )
+    return f"""{table.description}
+
+**A partition** is {day}. The Iceberg table `{name}` is partitioned by `{table.day_column}` and `project_id`.
+
+**When a day is red:** {table.recovery} The red check of that day gives the reason.
+
+**To load a day again:** {again} On the shell: `tidemark load --source {option} --from DAY --to DAY`. Nothing is counted twice.
+
+**A range with days that are not delivered yet:** {UNCOUNTED}"""
 
 
-_DESCRIPTIONS = {
-    Source.REGULAR: "The vendor's hourly exports, below `{project}/`.",
-    Source.BACKFILL: "Manual recovery exports, below `{project}-backfill/`; the daily load never reads them.",
-}
-_CONTENT = """
+_OF_EXPORTS = """{what}
 
-**An object** is a gzip file of JSON lines, one event a line, named `{project}_2026-01-25_17#1.json.gz`: project, UTC date and
+**An object** is a gzip file of JSON lines, one event a line, named `{{project}}_2026-01-25_17#1.json.gz`: project, UTC date and
 hour of arrival, shard. **A partition** is an arrival day: objects, bytes and complete hours, reported by the sensor whenever they
-change. Nothing here is written by Tidemark."""
-_RECOVERY = {
-    Source.REGULAR: (
-        "**When hours are missing or broken:** have the vendor export them again onto the same names, or recover them below "
-        "`{project}-backfill/`; either is loaded without counting anything twice."
+change. Nothing here is written by Tidemark.
+
+{recovery}"""
+_EXPORTS = {
+    Source.REGULAR: _OF_EXPORTS.format(
+        what="The vendor's hourly exports, below `{project}/`.",
+        recovery="**When hours are missing or broken:** have the vendor export them again onto the same names, or recover them "
+        "below `{project}-backfill/`; either is loaded without counting anything twice.",
     ),
-    Source.BACKFILL: (
-        "**To recover a day:** put an export of its arrival day here; `backfill_exports_arrived` loads it when it rests, or "
-        "`tidemark load --source backfill --from DAY --to DAY` at once."
+    Source.BACKFILL: _OF_EXPORTS.format(
+        what="Manual recovery exports, below `{project}-backfill/`; the daily load never reads them.",
+        recovery="**To recover a day:** put an export of its arrival day here; `backfill_exports_arrived` loads it when it "
+        "rests, or `tidemark load --source backfill --from DAY --to DAY` at once.",
     ),
 }
 
@@ -160,26 +139,21 @@ def source_of(table: Table, settings: Settings) -> dg.AssetKey | None:
     """Return the source asset of a dimension's table; None for a table that is built from other tables."""
     if not table.reads_landing(settings):
         return None
-    (name,) = (one.name for one in DIMENSIONS if table in one.tables)
+    (name,) = (one.name for one in registry.DIMENSIONS if table in one.tables)
     return landing_key(f"{name}_{'intervals' if table.reads_history(settings) else 'snapshots'}")
 
 
 def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
     """Return the source assets of exports and of dimensions; no run materializes them, because others write them."""
-    place = shown(settings.landing_url)
-    sources = [
-        (f"{source.value}_exports", "landing", place, f"{_DESCRIPTIONS[source]}{_CONTENT}\n\n{_RECOVERY[source]}")
-        for source in Source
-    ]
-    of_dimensions = [(f"{one.name}_snapshots", folder_of(one.name), _OF_SNAPSHOTS) for one in DIMENSIONS]
-    of_dimensions += [
-        (f"{one.name}_intervals", folder_of(folder_of_intervals(one.name)), _OF_INTERVALS)
-        for one in DIMENSIONS
-        if one.intervals_are_delivered(settings)
-    ]
-    sources += [
-        (name, "dimensions", f"{place}/{folder}", text.format(folder=folder)) for name, folder, text in of_dimensions
-    ]
+    place, kind = shown(settings.landing_url), "s3" if settings.landing_url.startswith("s3://") else "file"
+    sources = {f"{source.value}_exports": ("landing", place, _EXPORTS[source]) for source in Source}
+    for one in registry.DIMENSIONS:
+        kinds = [("snapshots", one.name, _OF_SNAPSHOTS)]
+        if one.intervals_are_delivered(settings):
+            kinds.append(("intervals", folder_of_intervals(one.name), _OF_INTERVALS))
+        for what, name, text in kinds:
+            folder = folder_of(name)
+            sources[f"{one.name}_{what}"] = "dimensions", f"{place}/{folder}", text.format(folder=folder)
     return [
         dg.AssetSpec(
             landing_key(name),
@@ -188,10 +162,10 @@ def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> li
             metadata={"dagster/uri": uri},
             partitions_def=days,
             group_name=group,
-            kinds={"s3" if settings.landing_url.startswith("s3://") else "file"},
+            kinds={kind},
             tags={"layer": "landing"},
         )
-        for name, group, uri, description in sources
+        for name, (group, uri, description) in sources.items()
     ]
 
 
@@ -241,14 +215,14 @@ def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
 
     `heal_load`: only the derived tables. `dimension_load`: snapshots of dimensions and the tables joined with them.
     """
-    derived = (*DERIVED, *AS_OF_TABLES)
+    derived = (*registry.DERIVED, *registry.AS_OF_TABLES)
     regular, backfill = JOB_OF_SOURCE[Source.REGULAR], JOB_OF_SOURCE[Source.BACKFILL]
     sources = {regular: Source.REGULAR.value, backfill: Source.BACKFILL.value, DIMENSION_JOB: "dimensions"}
     tables = {
         regular: (RAW_TABLES[Source.REGULAR], *derived),
         backfill: (RAW_TABLES[Source.BACKFILL], *derived),
-        HEAL_JOB: (*derived, *(dimension.validity for dimension in DIMENSIONS)),
-        DIMENSION_JOB: (*DIMENSION_TABLES, *AS_OF_TABLES),
+        HEAL_JOB: (*derived, *(dimension.validity for dimension in registry.DIMENSIONS)),
+        DIMENSION_JOB: (*registry.DIMENSION_TABLES, *registry.AS_OF_TABLES),
     }
     descriptions = {
         regular: "Load the regular exports that arrived on the chosen days, and everything downstream.",
@@ -256,32 +230,23 @@ def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
         HEAL_JOB: "Build the stale slices of refined and aggregates from raw; does not read landing.",
         DIMENSION_JOB: "Load the snapshots of dimensions of the chosen days, and everything that is joined with them.",
     }
-    return [
-        dg.define_asset_job(
-            name,
-            selection=dg.AssetSelection.assets(*(asset_key(table) for table in of_job)),
-            description=descriptions[name],
-            tags={"tidemark/source": sources[name], "dagster/priority": str(PRIORITIES[name])}
-            if name in sources
-            else None,
+    jobs = []
+    for name, of_job in tables.items():
+        tags = (
+            {"tidemark/source": sources[name], "dagster/priority": str(PRIORITIES[name])} if name in sources else None
         )
-        for name, of_job in tables.items()
-    ]
-
-
-_SCHEDULES = {
-    "maintenance_nightly": ("maintenance", "30 3 * * *"),
-    "health_report_daily": ("health_report", "0 6 * * *"),
-    "reconcile_daily": ("reconcile", "30 6 * * *"),
-}
+        selection = dg.AssetSelection.assets(*map(asset_key, of_job))
+        jobs.append(dg.define_asset_job(name, selection=selection, description=descriptions[name], tags=tags))
+    return jobs
 
 
 def schedules(settings: Settings) -> list[dg.ScheduleDefinition]:
     """Return the schedules; on by default if `sensors_running` is set, else off until enabled."""
     status = dg.DefaultScheduleStatus.RUNNING if settings.sensors_running else dg.DefaultScheduleStatus.STOPPED
+    crons = {"maintenance_nightly": "30 3 * * *", "health_report_daily": "0 6 * * *", "reconcile_daily": "30 6 * * *"}
+    jobs = [(name, name.rpartition("_")[0], cron) for name, cron in crons.items()]
     return [
-        dg.ScheduleDefinition(name, cron_schedule=cron, job_name=job, default_status=status)
-        for name, (job, cron) in _SCHEDULES.items()
+        dg.ScheduleDefinition(name, job_name=job, cron_schedule=cron, default_status=status) for name, job, cron in jobs
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Completeness
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.orchestration import arrival_sensors, sensor_requests
+from pipeline_assets.orchestration import sensor_requests
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.live_runs import DIED_TAG
 from resources.landing.store import LandingStore
@@ -177,8 +177,7 @@ def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(p
 
 
 def _a_look_takes(days: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (arrival_sensors, sensor_requests):
-        monkeypatch.setattr(module, "DAYS_PER_TICK", days)
+    monkeypatch.setattr(sensor_requests, "DAYS_PER_TICK", days)
 
 
 def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:

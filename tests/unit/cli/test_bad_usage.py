@@ -121,8 +121,8 @@ def test_a_ledger_out_of_reach_is_told_once(
 ) -> None:
     """Scenario: a run fails for landing, or for the ledger; then the ledger is away. Outcome: one message."""
 
-    def failing(*_: Any, **__: Any) -> list[str]:
-        return [failure]
+    def failing(jobs: run.Jobs, *_: Any, **__: Any) -> None:
+        jobs.failures.append(failure)
 
     monkeypatch.setattr(run, "load_in_chunks", failing)
     monkeypatch.setattr(engine, "_FIRST_PAUSE_SECONDS", 0.0)

@@ -21,7 +21,7 @@ from pipeline_assets.domain.requests import Request
 from pipeline_assets.domain.settings import PROJECT_ROOT
 
 SHELL: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
-DECLARED = [(request, module) for of_panel in COMMANDS.values() for request, module in of_panel.items()]
+DECLARED = [(request, module) for _, module, of_module in COMMANDS for request in of_module]
 REQUESTS = [one for one in vars(requests).values() if inspect.isclass(one) and issubclass(one, Request)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,20 +35,20 @@ WHOLE = DrillState(
 def test_what_is_whole_has_no_fault() -> None:
     assert list(faults(WHOLE, CALM, [DAY])) == []
     swap, undo = Change(TABLE, KEY, "3:a", str(EMPTY)), Change(TABLE, KEY, str(EMPTY), "3:a")
-    assert list(faults(replace(WHOLE, changes=[*WHOLE.changes, *(swap, undo) * 2]), CALM, [DAY])) == []
+    assert list(faults(WHOLE._replace(changes=[*WHOLE.changes, *(swap, undo) * 2]), CALM, [DAY])) == []
 
 
 @pytest.mark.parametrize(
     ("look", "said"),
     [
-        (replace(WHOLE, digests={TABLE: {KEY: "6:c"}}), "6:c instead of 3:a"),
-        (replace(WHOLE, digests={}), f"{EMPTY} instead of 3:a"),
-        (replace(WHOLE, digests={TABLE: {KEY: "3:a", Slice(DAY, "2"): "1:x"}}), f"1:x instead of {EMPTY}"),
-        (replace(WHOLE, changes=[*WHOLE.changes, WHOLE.changes[-1]]), "the same change is on record twice"),
-        (replace(WHOLE, changes=WHOLE.changes[1:]), "a change is missing on record"),
-        (replace(WHOLE, changes=WHOLE.changes[:1]), "the last change on record is not what the table holds"),
-        (replace(WHOLE, branches=["refined/events run_0"]), "a staged branch is left"),
-        (replace(WHOLE, shown={TABLE: frozenset()}), "Dagster shows no materialization"),
+        (WHOLE._replace(digests={TABLE: {KEY: "6:c"}}), "6:c instead of 3:a"),
+        (WHOLE._replace(digests={}), f"{EMPTY} instead of 3:a"),
+        (WHOLE._replace(digests={TABLE: {KEY: "3:a", Slice(DAY, "2"): "1:x"}}), f"1:x instead of {EMPTY}"),
+        (WHOLE._replace(changes=[*WHOLE.changes, WHOLE.changes[-1]]), "the same change is on record twice"),
+        (WHOLE._replace(changes=WHOLE.changes[1:]), "a change is missing on record"),
+        (WHOLE._replace(changes=WHOLE.changes[:1]), "the last change on record is not what the table holds"),
+        (WHOLE._replace(branches=["refined/events run_0"]), "a staged branch is left"),
+        (WHOLE._replace(shown={TABLE: frozenset()}), "Dagster shows no materialization"),
     ],
 )
 def test_each_loss_is_a_fault(look: DrillState, said: str) -> None:
@@ -59,8 +58,8 @@ def test_each_loss_is_a_fault(look: DrillState, said: str) -> None:
 def test_quarantined_lines_survive_as_well() -> None:
     """They have no publications and no asset, only rows."""
     calm = {**CALM, "raw/quarantine": {KEY: "1:q"}}
-    once = replace(WHOLE, digests={**WHOLE.digests, "raw/quarantine": {KEY: "1:q"}})
-    twice = replace(WHOLE, digests={**WHOLE.digests, "raw/quarantine": {KEY: "2:qq"}})
+    once = WHOLE._replace(digests={**WHOLE.digests, "raw/quarantine": {KEY: "1:q"}})
+    twice = WHOLE._replace(digests={**WHOLE.digests, "raw/quarantine": {KEY: "2:qq"}})
     assert list(faults(once, calm, [DAY])) == []
     assert list(faults(twice, calm, [DAY])) == [f"raw/quarantine {KEY}: 2:qq instead of 1:q"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import re
 import signal
@@ -19,8 +18,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_assets.cli.recover import progress_on
-from pipeline_assets.cli.terminal import PlainConsole
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.deliveries import BatchKey, Listing
@@ -34,7 +31,7 @@ from pipeline_assets.inspection.status import day_statuses
 from pipeline_assets.load.deliveries.arrivals import judge_absent
 from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
-from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
+from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, in_lines, whole_days
 from pipeline_assets.operations.recover_plan import HourState, RecoveryPlan, RecoveryRequest, hours_text, plan_recovery
 from resources.export_api import ExportApi
 from resources.failpoints import Failpoint, watch
@@ -426,20 +423,12 @@ def test_markers_of_an_accepted_day_say_that_an_hour_is_empty(place: Place) -> N
     assert _states(place.plan()) == {"whole": "0–23"}
 
 
-def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> None:
+def test_progress_is_a_line_for_each_day(place: Place) -> None:
     place.exports(4, 5)
-    api, plan = ExportApi(place.settings), place.plan(_range(4, 5))
-    screen = io.StringIO()
-    with progress_on(PlainConsole(file=screen, force_terminal=True, width=100), plan) as bar:
-        place.carry_out(plan, bar, api)
-    assert re.search(r"hours, 1\.\d kB .*2/2", screen.getvalue())
-    for path in (place.root / PREFIX).iterdir():
-        path.unlink()
-    paper = io.StringIO()
-    with progress_on(PlainConsole(file=paper, width=200), plan) as lines:
-        place.carry_out(plan, lines, api)
-    line = r"10001 2026-02-02: 2 of 2 hours are there \(2 of 2 hours settled, 1\.\d kB received\)\n"
-    assert re.fullmatch(line, paper.getvalue())
+    api, plan, told = ExportApi(place.settings), place.plan(_range(4, 5)), list[str]()
+    place.carry_out(plan, in_lines(plan, told.append), api)
+    line = r"10001 2026-02-02: 2 of 2 hours are there \(2 of 2 hours settled, 1\.\d kB received\)"
+    assert re.fullmatch(line, "\n".join(told))
 
 
 _PROGRAM = """

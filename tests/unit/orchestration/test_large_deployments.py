@@ -26,7 +26,7 @@ from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness import scan
 from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
-from pipeline_assets.orchestration import arrival_sensors, sensor_requests, sensors
+from pipeline_assets.orchestration import sensor_requests, sensors
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.sensor_requests import Cursor
 from pipeline_assets.orchestration.specs import REASON_TAG
@@ -256,7 +256,7 @@ def _looks_at_landing(
             return ask(of, projects, first, last, *rest)
 
         monkeypatch.setattr(landing, "list", noted)
-        found = tick(arrival_sensors.arrival_sensor(settings, source), cursor, landing, minutes=20 * number)
+        found = tick(sensors.arrival_sensor(settings, source), cursor, landing, minutes=20 * number)
         cursor = found.cursor
         listed.append(of_look)
         tags = [one.tags for one in found.run_requests or []]
@@ -268,7 +268,7 @@ def test_arrivals_are_listed_in_bounded_parts_of_which_the_newest_days_are_in_ea
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outcome: each look lists the newest days within its bound; all days come in turn, the horizon more often."""
-    monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 24)
+    monkeypatch.setattr(sensors, "MOST_BATCHES", 24)
     settings = SIZE.settings(place.folder)
     listed, asked = _looks_at_landing(settings, Source.REGULAR, monkeypatch, 10)
     days = [{day for first, last in look for day in _between(first, last)} for look in listed]
@@ -285,10 +285,9 @@ def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
 ) -> None:
     """Outcome: each look covers the whole horizon and one part of older days; a rested recovery is one run."""
     settings = SIZE.settings(place.folder)
-    for module in (arrival_sensors, sensor_requests):
-        monkeypatch.setattr(module, "DAYS_PER_TICK", 10)
+    monkeypatch.setattr(sensor_requests, "DAYS_PER_TICK", 10)
     whole = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8])
-    monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 24)
+    monkeypatch.setattr(sensors, "MOST_BATCHES", 24)
     assert _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8]) == whole
     recent = SIZE.now.date() - timedelta(days=settings.redelivery_horizon_days)
     listed, asked = whole
@@ -298,8 +297,8 @@ def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
 
 def test_many_recovered_names_are_listed_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: 14 days of 480 names, 2,000 a look. Outcome: no look exceeds that; each has the newest days."""
-    monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 12)
-    monkeypatch.setattr(arrival_sensors, "MOST_NAMES", 2_000)
+    monkeypatch.setattr(sensors, "MOST_BATCHES", 12)
+    monkeypatch.setattr(sensors, "MOST_NAMES", 2_000)
     few_days = {"calendar_start": DAYS[26], "redelivery_horizon_days": 10}
     settings = SIZE.settings(place.folder).model_copy(update=few_days)
     listed, asked = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 10, DAYS[26:])
@@ -325,7 +324,7 @@ def _looks_of_a_round(source: Source, settings: Settings, today: date) -> int:
     cursor, looks = Cursor(), 0
     landing = NoLanding()
     while cursor.sweep_from is None or looks == 0 or cursor.sweep_from < today - timedelta(days=30):
-        arrival_sensors.list_windows(landing, source, settings, cursor, today)  # type: ignore[arg-type]  # what is asked is nothing here
+        sensors.list_windows(landing, source, settings, cursor, today)  # type: ignore[arg-type]  # what is asked is nothing here
         looks += 1
     return looks
 
