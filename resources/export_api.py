@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from http import HTTPStatus
 from typing import IO
@@ -35,7 +34,7 @@ from pipeline_assets.domain.machine import a_spool_on_disk, spool_place
 from pipeline_assets.domain.masking import remember_secret, scrubbed
 from pipeline_assets.domain.masking import shown as shown_url
 from pipeline_assets.domain.settings import Settings
-from resources.guarded_http import ForbiddenAddressError, asked_seconds, guarded_client
+from resources.guarded_http import ForbiddenAddressError, asked_seconds, guarded_client, http_date
 
 
 def export_keys(project_id: str) -> tuple[str, str]:
@@ -232,7 +231,7 @@ class ExportApi:
         except httpx.TransportError as error:
             raise _PassingError(f"the vendor is out of reach ({error or type(error).__name__})") from error
         except ForbiddenAddressError as error:
-            reason = f"was not asked for: the API's name {error.reason}"
+            reason = f"was not asked for: the API's name {error}"
             raise ExportAnswerError(subject, reason, _CURE_OF_URL) from error
         except httpx.InvalidURL as error:
             raise ExportAnswerError(subject, f"cannot be asked for ({error})", _CURE_OF_URL) from error
@@ -302,8 +301,4 @@ def _steps(response: httpx.Response, step_bytes: int) -> Iterator[bytes]:
 
 def _answered_at(response: httpx.Response) -> datetime:
     now = datetime.now(UTC)
-    try:
-        theirs = parsedate_to_datetime(response.headers.get("date", ""))
-    except (TypeError, ValueError):
-        return now
-    return min(now, theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC))
+    return min(now, http_date(response.headers.get("date", "")) or now)

@@ -26,10 +26,6 @@ Resolve = Callable[[str, int], Sequence[str]]
 class ForbiddenAddressError(Exception):
     """A name leads to a forbidden address; nothing was sent."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
 
 def addresses_of(host: str, port: int) -> list[str]:
     """Return all addresses of a name, in the system's order; raises OSError."""
@@ -42,20 +38,23 @@ def asked_seconds(response: httpx.Response) -> float | None:
     text = response.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal():
         return float(text[:9])
+    moment = http_date(text)
+    return None if moment is None else max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def http_date(text: str) -> datetime | None:
+    """Return the moment of an HTTP date, aware; None where it cannot be read."""
     try:
         moment = parsedate_to_datetime(text)
     except (TypeError, ValueError):
         return None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return max(0.0, (aware - datetime.now(UTC)).total_seconds())
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def guarded_client(
-    url: str, timeout: httpx.Timeout | None = None, resolve: Resolve = addresses_of, *, is_secret: bool = True
-) -> httpx.Client:
+def guarded_client(url: str, timeout: httpx.Timeout | None = None, resolve: Resolve = addresses_of) -> httpx.Client:
     """Return a client for one URL, without redirects and decompression; raises SettingsError for an unusable proxy.
 
-    Requests raise ForbiddenAddressError; a proxy resolves names itself. `is_secret`: content leaves this machine by https alone.
+    Requests raise ForbiddenAddressError; a proxy resolves names itself. Content leaves this machine by https alone.
     """
     # An encoded body would be unpacked without bounds.
     headers = {"Accept-Encoding": "identity"}
@@ -72,16 +71,14 @@ def guarded_client(
                 subject = min(named, default=f"{kind}_proxy", key=str.isupper)
                 # Without the cause, whose text holds the proxy's password.
                 raise SettingsError(subject, "names a proxy that cannot be used", hint) from None
-    transport = _Guarded(resolve, is_secret=is_secret)
-    return httpx.Client(transport=transport, timeout=timeout, headers=headers, follow_redirects=False)
+    return httpx.Client(transport=_Guarded(resolve), timeout=timeout, headers=headers, follow_redirects=False)
 
 
 class _Guarded(httpx.BaseTransport):
     """Connects to the checked address, so that a name with another address a moment later leads nowhere else."""
 
-    def __init__(self, resolve: Resolve, *, is_secret: bool) -> None:
-        self._resolve, self._is_secret = resolve, is_secret
-        self._inner = httpx.HTTPTransport()
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve, self._inner = resolve, httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         failure: httpx.TransportError | None = None
@@ -106,11 +103,10 @@ class _Guarded(httpx.BaseTransport):
             raise httpx.ConnectError(f"its name cannot be resolved ({error})", request=request) from error
         for address in found:
             reason = refusal_of_address(address)
-            if reason is None and self._is_secret and url.scheme != "https" and not is_loopback(address):
+            if reason is None and url.scheme != "https" and not is_loopback(address):
                 reason = "is not this machine, so that secrets would travel in the clear"
             if reason is not None:
-                msg = f"leads to {address}, which {reason}"
-                raise ForbiddenAddressError(msg)
+                raise ForbiddenAddressError(f"leads to {address}, which {reason}")
         return found
 
 
@@ -176,7 +172,7 @@ def _attempt(client: httpx.Client, url: str, body: bytes, secret: str | None, se
             status = response.status_code
     # An error's text may hold the address, so only its kind is reported.
     except ForbiddenAddressError as error:
-        return Answer(is_taken=False, reason=f"its name {error.reason}")
+        return Answer(is_taken=False, reason=f"its name {error}")
     except (httpx.HTTPError, OSError) as error:
         return Answer(is_taken=False, reason=f"it cannot be reached ({type(error).__name__})", is_passing=True)
     if httpx.codes.is_success(status):

@@ -129,16 +129,6 @@ def record_end(connection: Connection, request: PublishRequest, published: Mappi
         request.alongside.write(connection)
 
 
-def require_publishable(connection: Connection, request: PublishRequest) -> None:
-    """Check a publish before anything is written, except for inputs that it records itself."""
-    if request.alongside is not None:
-        request.alongside.require(connection)
-    recorded = {(record.table, record.key) for _, step in request.steps for record in step.slices}
-    require_inputs(connection, {place: digest for place, digest in request.rests_on.items() if place not in recorded})
-    for _, step in request.steps:
-        require_decisions(connection, step, decided_since(connection, step))
-
-
 class Publisher(ABC):
     """Publishes, by the promise that a deployment can give."""
 
@@ -241,8 +231,15 @@ class TableByTable(Publisher):
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
         """Publish each table in one commit and one ledger transaction; tables after a conflict stay."""
+        own = {(record.table, record.key) for _, step in request.steps for record in step.slices}
         with self._ledger.transaction() as connection:
-            require_publishable(connection, request)
+            if request.alongside is not None:
+                request.alongside.require(connection)
+            require_inputs(
+                connection, {place: digest for place, digest in request.rests_on.items() if place not in own}
+            )
+            for _, step in request.steps:
+                require_decisions(connection, step, decided_since(connection, step))
         changes, recorded = {one.table.key: one for one in request.tables}, {table for table, _ in request.steps}
         published = {key: self._commit(request, change) for key, change in changes.items() if key not in recorded}
         for number, (table, step) in enumerate(request.steps):

@@ -141,7 +141,7 @@ def _doctor(place: Place) -> dict[str, Any]:
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         checkup = ledger.checkup
         again = checkup.built_again(size.names)
-        found = [checkup.verdicts(), checkup.found_commits(size.names), checkup.processes()]
+        found = [checkup.verdicts(), checkup.found_commits(size.names), ledger.processes.all()]
         unfinished = checkup.of_unfinished_runs(size.names)
         recent_lateness(ledger, Source.REGULAR, size.names, size.last_day)
         duplicates = ledger.summaries.check_figures([DUPLICATES], size.names)[DUPLICATES]
@@ -149,7 +149,7 @@ def _doctor(place: Place) -> dict[str, Any]:
             ledger.summaries.arrived(None, size.names, first, date.max),
             checkup.marked_days(size.names, first),
         )
-    return {"again": again.equal, "unfinished": unfinished, "rows": sum(map(len, (*found, duplicates, sizes, marked)))}
+    return {"again": again[0], "unfinished": unfinished, "rows": sum(map(len, (*found, duplicates, sizes, marked)))}
 
 
 def _listing(days: int | None) -> Callable[[Place], dict[str, Any]]:

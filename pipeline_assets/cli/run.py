@@ -46,7 +46,7 @@ from resources.landing.store import LandingStore
 from resources.ledger.engine import OUT_OF_REACH
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog, spark_resource
-from resources.spark.workers import LastWords, naming_a_dead_engine
+from resources.spark.workers import naming_a_dead_engine
 
 _MOST_LINES = 20
 
@@ -204,10 +204,10 @@ def open_runtime(settings: Settings, log: Callable[[str], None], purpose: Purpos
         configure_catalog(session, settings)
         landing = LandingStore.from_settings(settings, S3Resource())
         lakehouse = Lakehouse(session, settings.catalog_name)
-        words = LastWords(log)
-        with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory), lakehouse_failures("tables"):
+        dead = naming_a_dead_engine(lambda: session, log, settings.spark_driver_memory)
+        with dead as said, lakehouse_failures("tables"):
             lakehouse.require_own(settings, EVERY_TABLE, purpose, ledger.lake)
-            yield Runtime(lakehouse, ledger, landing, settings, words)
+            yield Runtime(lakehouse, ledger, landing, settings, said)
 
 
 def attach(request: Attach) -> int:

@@ -16,7 +16,7 @@ from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkEr
 from pipeline_assets.domain.machine import engine_cores
 from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.notices import SEND_AGAIN
-from pipeline_assets.domain.processes import Sight
+from pipeline_assets.domain.processes import Process, Sight
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import READS_PER_CORE
 from pipeline_assets.domain.slices import Source
@@ -34,7 +34,7 @@ from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.staging import PREFIX
 from resources.landing.store import LandingStore
 from resources.ledger.decisions import FOLDER, DecisionObjects
-from resources.ledger.history import Checkup, ProcessOnRecord
+from resources.ledger.history import Checkup
 from resources.ledger.processes import sight
 from resources.ledger.store import Ledger
 from resources.publishing import promise_of
@@ -52,7 +52,7 @@ class _At(NamedTuple):
     now: datetime
     projects: Sequence[str]
     heads: Sequence[TableHead]
-    processes: Sequence[ProcessOnRecord]
+    processes: Sequence[Process]
     checkup: Checkup
     first: date
 
@@ -60,7 +60,7 @@ class _At(NamedTuple):
 def examine(ledger: Ledger, settings: Settings, landing: Callable[[], LandingStore], now: datetime) -> Iterator[Point]:
     """Yield the points; raises LedgerError. If `landing` fails, its point says so. Writes only a clock probe."""
     projects, heads, checkup = settings.require_projects(), list(table_heads(ledger, settings)), ledger.checkup
-    at = _At(ledger, settings, landing, now, projects, heads, checkup.processes(), checkup, (now - _RECENT).date())
+    at = _At(ledger, settings, landing, now, projects, heads, ledger.processes.all(), checkup, (now - _RECENT).date())
     for name, question, look in _CHECKLIST:
         try:
             answer = look(at)
@@ -89,8 +89,8 @@ def _one_lake(at: _At) -> Answer:
 
 
 def _atomic(at: _At) -> Answer:
-    open_ended = [one for one in at.processes if one.begun_at and not one.ended_at]
-    dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
+    open_ended = [one for one in at.processes if one.begun_at and not one.is_ended]
+    dead = [one for one in open_ended if one.is_lost or sight(one.identity) is Sight.GONE]
     return rules.atomic(at.heads, [one for one in open_ended if one not in dead], dead)
 
 
@@ -212,7 +212,7 @@ def _skew(at: _At) -> Answer:
 _CHECKLIST: tuple[tuple[str, str, Callable[[_At], Answer]], ...] = (
     ("one lake", "Are warehouse, catalog, ledger and the places of all tables one lake?", _one_lake),
     ("idempotent", "Does loading the same twice leave the same?",
-     lambda at: rules.idempotent(at.checkup.built_again(at.projects), at.checkup.verdicts())),
+     lambda at: rules.idempotent(*at.checkup.built_again(at.projects), at.checkup.verdicts())),
     ("atomic", "Do tables and ledger agree, and is nothing left half done?", _atomic),
     ("data files", "Are the files of recent days there?", _files),
     ("one transaction", "Do all tables change at the same moment?",

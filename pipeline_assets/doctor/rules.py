@@ -15,13 +15,14 @@ from pipeline_assets.domain.deliveries import RENAME
 from pipeline_assets.domain.lateness import Lateness, advise, deciding, percent
 from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.processes import Process
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.skew import MOST_TIMES, part_weight, parts_of
 from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.inspection.questions import ReceiverTrouble
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY, warnings_of
 from resources.iceberg.lake_identity import Mark, catalog_place
-from resources.ledger.history import BuiltAgain, FoundCommit, MarkedDay, ProcessOnRecord
+from resources.ledger.history import FoundCommit, MarkedDay
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import ArrivedOn, SliceFigures
 from resources.publishing import Promise
@@ -112,23 +113,23 @@ def one_lake(mark: Mark | None, settings: Settings, *, is_certain: bool) -> Answ
     return Answer(GREEN, f"{named} name each other, and every table lies in that warehouse")
 
 
-def idempotent(again: BuiltAgain, verdicts: Counter[str]) -> Answer:
+def idempotent(equal: int, differing: Sequence[str], verdicts: Counter[str]) -> Answer:
     """Whether the same inputs gave the same content each time."""
     looked, published = verdicts[Verdict.UNCHANGED.value], verdicts[Verdict.PUBLISHED.value]
     told = f"loads published {published:,} slices and found {looked:,} unchanged"
-    if again.equal and not again.differing:
-        told += f"; {again.equal:,} slices were published again from the same inputs, each time with the same content"
-    differing = f"{len(again.differing)} slices were built from the same inputs by the same code with other content"
+    if equal and not differing:
+        told += f"; {equal:,} slices were published again from the same inputs, each time with the same content"
+    defects = f"{len(differing)} slices were built from the same inputs by the same code with other content"
     defect = "This is a defect: report it with tidemark history of these days"
     twice = f"{_LOAD}, twice; or tidemark verify --from DAY --to DAY"
     return judge(
         told,
-        (again.differing, RED, f"{differing}: {few(again.differing, 5)}", defect),
-        (not looked and not again.equal, YELLOW, "nothing was loaded twice yet", twice),
+        (differing, RED, f"{defects}: {few(differing, 5)}", defect),
+        (not looked and not equal, YELLOW, "nothing was loaded twice yet", twice),
     )
 
 
-def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead: Sequence[ProcessOnRecord]) -> Answer:
+def atomic(heads: Sequence[TableHead], working: Sequence[Process], dead: Sequence[Process]) -> Answer:
     """Whether tables and ledger agree, and no half-published work is left."""
     known = [one for one in heads if one.ledger is not None]
     if not known:
@@ -357,10 +358,10 @@ def recovery_possible(
 
 
 def looked_after(
-    processes: Sequence[ProcessOnRecord], heads: Sequence[TableHead], first_load: str | None, now: datetime
+    processes: Sequence[Process], heads: Sequence[TableHead], first_load: str | None, now: datetime
 ) -> Answer:
     """Whether maintenance runs, and its effect is visible."""
-    runs = [one for one in processes if one.job == MAINTENANCE_JOB and one.ended_at and not one.lost_at]
+    runs = [one for one in processes if one.job == MAINTENANCE_JOB and one.is_ended and not one.is_lost]
     last = max((one.begun_at for one in runs if one.begun_at), default=None)
     told = f"maintenance ran last {last[:16]} UTC" if last else "no maintenance is on record of the last 30 days"
     told += f"; {sum(one.snapshots for one in heads):,} snapshots are kept"

@@ -314,7 +314,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
     measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
     found = summaries.refused_lines(projects)
-    refused = [one for one in found if not (one.line_reason or "").startswith(UNREADABLE)]
+    refused = [one for one in found if one.is_whole or not (one.reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     of_batches = [
         CheckFigure(table_of(one.place), one.day, one.project_id, value)

@@ -43,7 +43,7 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mappi
     midnights = {name: datetime.combine(one.day, time(), UTC).timestamp() for name, one in newest}
     runs = sorted(((one.kind.replace(" ", "_"), one) for one in report.run_times), key=lambda pair: pair[0])
     kinds, ends = [kind.replace(" ", "_") for kind in LOAD_KINDS], ("complete", "incomplete")
-    processes, answers = went.processes(), [kind.name.lower() for kind in AnswerKind]
+    processes, answers = ledger.processes.all(), [kind.name.lower() for kind in AnswerKind]
     whole, single = (
         _by_reason(
             (one.reason, one.objects if is_whole else one.lines)
@@ -92,9 +92,9 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mappi
         _metric("table_seconds", "How long the run which published the table last took for it.",
                 dict(sorted(went.seconds().items())), "table"),
         _metric("open_processes", "Processes that began and neither ended nor were found dead.",
-                sum(one.ended_at is None and one.lost_at is None for one in processes)),
+                sum(not one.is_ended and not one.is_lost for one in processes)),
         _metric("died_processes", "Processes that were found dead within thirty days.",
-                sum(one.lost_at is not None for one in processes)),
+                sum(one.is_lost for one in processes)),
         _metric("dagster_up", "1 where Dagster's queue could be read, 0 where it could not.", queue is not None),
         _metric("dagster_runs", "Runs that Dagster holds.", queue or {}, "status"),
     ]  # fmt: skip

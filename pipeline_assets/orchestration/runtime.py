@@ -40,7 +40,7 @@ from resources.ledger.decisions import FOLDER, DecisionObjects
 from resources.ledger.processes import heartbeat
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
-from resources.spark.workers import LastWords, naming_a_dead_engine
+from resources.spark.workers import naming_a_dead_engine
 
 
 @contextmanager
@@ -162,16 +162,16 @@ def op_runtime(
             heartbeat(url, run.run_id, run.job_name, _steps(context)),
             closing(production_ledger(settings)) as ledger,
         ):
-            words = LastWords(context.log.info)
             at_rest = CatalogAtRest(settings)
             lakehouse = Lakehouse(lambda: _started(spark, settings), settings.catalog_name, at_rest)
-            with closing(at_rest), naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory):
+            memory = settings.spark_driver_memory
+            with closing(at_rest), naming_a_dead_engine(lambda: lakehouse.engine, context.log.info, memory) as log:
                 with lakehouse_failures("tables"):
                     # Reading decisions back and syncing the ledger would write to another lake.
                     meant = purpose or (Purpose.LOOK if is_dry_run else Purpose.KEEP)
                     lakehouse.require_own(settings, EVERY_TABLE, meant, ledger.lake)
                 skew = SkewLog(partial(_tag_skew, context.instance, run.run_id, {}))
-                runtime = Runtime(lakehouse, ledger, landing, settings, words, skew=skew)
+                runtime = Runtime(lakehouse, ledger, landing, settings, log, skew=skew)
                 with (
                     writing_metrics(runtime, context.instance),
                     telling_receivers(runtime, is_dry_run=is_dry_run),

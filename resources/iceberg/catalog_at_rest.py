@@ -81,11 +81,10 @@ def read_metadata_files(objects: LakeObjects, listed: Iterable[LakeObject]) -> l
 def first_use(objects: LakeObjects) -> str | None:
     """Return the name of a file below a table's location that may be needed: not that of a creation that died."""
     metadata = []
-    for entry in objects.list():
-        if is_metadata(entry.name) and not is_hidden(entry.name):
-            metadata.append(entry)
-        elif not is_hidden(entry.name):
+    for entry in (one for one in objects.list() if not is_hidden(one.name)):
+        if not is_metadata(entry.name):
             return entry.name
+        metadata.append(entry)
     return next((file.name for file in read_metadata_files(objects, metadata) if file.commits), None)
 
 
@@ -152,11 +151,9 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
 
 def follows(objects: LakeObjects, name: str, earlier: str) -> bool:
     """Whether a metadata file follows an earlier one, over any number of commits; `earlier` is a base name."""
-    while log := _log(objects, name):
-        if earlier in log:
-            return True
+    while (log := _log(objects, name)) and earlier not in log:
         name = f"metadata/{log[0]}"
-    return False
+    return bool(log)
 
 
 def predecessor(objects: LakeObjects, name: str) -> str | None:
@@ -240,7 +237,7 @@ class CatalogAtRest:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._engine: sa.Engine | None = None
-        self._known: dict[str, tuple[str, TableAtRest]] = {}
+        self._known: dict[str, TableAtRest] = {}
 
     def table(self, table: Table) -> TableAtRest | None:
         """Return the table's current state; None where it is uncertain or the table unknown."""
@@ -281,14 +278,12 @@ class CatalogAtRest:
         return [place for place in places if not is_below(place, self._settings.warehouse_url)]
 
     def _metadata(self, location: str) -> TableAtRest:
-        if not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
+        if not location.endswith(_SUFFIX) or _is_packed(location):
             raise ValueError(location)
-        folder, _, name = location.rpartition("/")
-        known, table = self._known.get(folder, (None, None))
-        if table is None or known != name:
-            table = _table_at_rest(location)
-            self._known[folder] = name, table
-        return table
+        folder = location.rpartition("/")[0]
+        if folder not in self._known or self._known[folder].location != location:
+            self._known[folder] = _table_at_rest(location)
+        return self._known[folder]
 
     def _locations(self, tables: Collection[Table]) -> list[str]:
         wanted = sa.select(TABLES.c.metadata_location).where(are_of(self._settings.catalog_name, tables))

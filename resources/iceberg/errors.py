@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -24,52 +24,25 @@ from pipeline_assets.domain.masking import scrubbed
 
 FAILURES = (Py4JError, PySparkException)
 _CONFLICTS = (
-    "Found conflicting files",
-    "Missing required files to delete",
-    "Cannot commit, found new",
-    "CommitFailedException",
-    "ValidationException",
-    "is not an ancestor of",
+    "Found conflicting files|Missing required files to delete|Cannot commit, found new|CommitFailedException"
+    "|ValidationException|is not an ancestor of"
 )
 _RACES = (
-    "CommitFailedException",
-    "AlreadyExistsException",
-    "already exists",
-    "SQLITE_CONSTRAINT",
-    "duplicate key value",
-    "duplicate column name",
-    "Branch does not exist",
+    "CommitFailedException|AlreadyExistsException|already exists|SQLITE_CONSTRAINT|duplicate key value"
+    "|duplicate column name|Branch does not exist"
 )
-_FILE_LOCKED = ("SQLITE_BUSY", "database is locked")
+_FILE_LOCKED = "SQLITE_BUSY|database is locked"
 _PASSING = (
-    *_FILE_LOCKED,
-    "terminating connection",
-    "he database system is",
-    "I/O error occurred while sending to the backend",
-    "connection has been closed",
-    "connection attempt failed",
-    "SQLTransientConnectionException",
-    "SQLNonTransientConnectionException",
-    "CommitStateUnknownException",
-    "iceberg.exceptions.ServiceUnavailableException",
-    "Connection refused",
-    "Connection reset",
-    "Premature end of Content-Length",
-    "EOFException: Reached the end of stream",
-    "NoHttpResponseException",
-    "SocketTimeoutException",
-    "SdkClientException",
-    "SlowDown",
-    "Service: S3, Status Code: 5",
-    "Service: S3, Status Code: 408",
-    "Service: S3, Status Code: 429",
+    f"{_FILE_LOCKED}|terminating connection|he database system is|I/O error occurred while sending to the backend"
+    "|connection has been closed|connection attempt failed|SQLTransientConnectionException"
+    "|SQLNonTransientConnectionException|CommitStateUnknownException|iceberg.exceptions.ServiceUnavailableException"
+    "|Connection refused|Connection reset|Premature end of Content-Length|EOFException: Reached the end of stream"
+    "|NoHttpResponseException|SocketTimeoutException|SdkClientException|SlowDown"
+    "|Service: S3, Status Code: (5|408|429)"
 )
 _SHUT = (
-    "Failed to connect",
-    "Failed to initialize catalog",
-    "password authentication failed",
-    "iceberg.exceptions.NotAuthorizedException",
-    "iceberg.exceptions.ForbiddenException",
+    "Failed to connect|Failed to initialize catalog|password authentication failed"
+    "|iceberg.exceptions.(NotAuthorized|Forbidden)Exception"
 )
 _DATA_FILE = re.compile(r"(?:FileNotFound|NotFound|NoSuchKey)Exception\b[^\n]*?((?:\w+:)?/[^\s'\"]+?\.parquet)\b")
 _AHEAD = re.compile(
@@ -84,25 +57,25 @@ _REFUSED_HINT = (
     "Nothing more was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
 )
 _AGAIN = "Nothing more was published; load again"
-_RULES: tuple[tuple[Sequence[str], type[TidemarkError], str, str], ...] = (
-    (("Python worker exited unexpectedly",), WorkerLostError,
+_RULES: tuple[tuple[str, type[TidemarkError], str, str], ...] = (
+    ("Python worker exited unexpectedly", WorkerLostError,
      "a Python worker of Spark was killed, probably for want of memory",
      "Nothing more was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
      "(TIDEMARK_SPARK_MASTER)"),
-    (("Cannot find snapshot",), LakehouseUnavailableError,
+    ("Cannot find snapshot", LakehouseUnavailableError,
      "a snapshot that it reads was expired, or main was set back over it", _AGAIN),
-    (("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream"), LakehouseError,
+    ("NotFoundException: (Location does not exist|Failed to open input stream)", LakehouseError,
      "a file that the catalog names is not in the warehouse: ",
      "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"),
-    ((_NO_CREDENTIALS,), LakehouseError, "credentials of the warehouse are missing or have expired", _REFUSED_HINT),
+    (_NO_CREDENTIALS, LakehouseError, "credentials of the warehouse are missing or have expired", _REFUSED_HINT),
     (_FILE_LOCKED, LakehouseUnavailableError,
      "another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: ",
      "Nothing more was published; end that process, or wait until it ends; then load again"),
     (_PASSING, LakehouseUnavailableError, "catalog or warehouse is out of reach: ", _AGAIN),
     (_SHUT, LakehouseError, "the catalog cannot be opened: ", "Check TIDEMARK_CATALOG_URL"),
-    ((*_CONFLICTS, *_RACES), LakehouseUnavailableError, "another writer was faster: ", _AGAIN),
+    (f"{_CONFLICTS}|{_RACES}", LakehouseUnavailableError, "another writer was faster: ", _AGAIN),
 )  # fmt: skip
-"""Signs of a failure, our type, reason (after a colon comes the trace's informative line) and hint."""
+"""Pattern of a failure, our type, reason (after a colon comes the trace's informative line) and hint."""
 _WRITER = re.compile(r"\bat org\.apache\.(spark|iceberg\.aws\.s3|hadoop|iceberg|parquet)\.")
 _FULL_HERE = {
     "spark": ("the disk of spark.local.dir is full", "set spark.local.dir in spark_config to a larger disk"),
@@ -124,18 +97,18 @@ _PATIENCE_SECONDS = 60.0
 
 def is_conflict(error: Exception) -> bool:
     """Whether another writer changed the state that a commit is based on."""
-    return any(mark in str(error) for mark in _CONFLICTS)
+    return bool(re.search(_CONFLICTS, str(error)))
 
 
 def may_pass(error: Exception) -> bool:
     """Whether a retry of the same operation, now or a little later, may succeed."""
     text = str(error)
-    return _NO_CREDENTIALS not in text and any(mark in text for mark in (*_RACES, *_PASSING))
+    return _NO_CREDENTIALS not in text and bool(re.search(f"{_RACES}|{_PASSING}", text))
 
 
 def is_unanswered(error: Exception) -> bool:
     """Whether the outcome of a commit is unknown."""
-    return any(mark in str(error) for mark in _PASSING)
+    return bool(re.search(_PASSING, str(error)))
 
 
 def again(operation: Callable[[], _T]) -> _T:
@@ -184,8 +157,8 @@ def _known(text: str, error: Exception) -> tuple[type[TidemarkError], str, str] 
     if lost := _DATA_FILE.search(text):
         hint = f"Put it back, or bring its day back: {BRING_BACK}"
         return LakehouseError, f"its data file {lost[1]} is gone from the warehouse", hint
-    for marks, kind, reason, hint in _RULES:
-        if any(mark in text for mark in marks):
+    for pattern, kind, reason, hint in _RULES:
+        if re.search(pattern, text):
             return kind, reason + (first_line(error) if reason.endswith(": ") else ""), hint
     if refused := _REFUSED.search(text):
         said = scrubbed(refused[1].strip())[:300].rstrip(".")

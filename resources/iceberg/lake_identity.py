@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -94,8 +95,8 @@ def bare_url(url: str) -> str:
 def read_mark(settings: Settings) -> Mark | None:
     """Return the warehouse's mark, None without one; raises LakehouseError for an unreadable one."""
     objects = LakeObjects.of(settings)
-    body, subject = objects.get(MARKER), f"{objects.url}/{MARKER}"
-    if body is None:
+    subject = f"{objects.url}/{MARKER}"
+    if (body := objects.get(MARKER)) is None:
         return None
     try:
         given = json.loads(body)
@@ -194,12 +195,9 @@ def is_one_lake(
     mark, here = read_mark(settings), settings.warehouse_url
     carried = None if of_catalog is None else of_catalog.get(PROPERTY)
     if mark is not None and carried not in (None, mark.id):
-        raise LakehouseError(
-            here,
-            f"belongs to another catalog than {catalog_place(settings)}: one carries the identity {mark.id} of {mark.owner}, "
-            f"the other {carried}, and nothing was touched",
-            f"{_CHECK_SETTINGS}; where the other catalog took the lake by mistake, take it back: tidemark attach",
-        )
+        both = f"one carries the identity {mark.id} of {mark.owner}, the other {carried}, and nothing was touched"
+        hint = f"{_CHECK_SETTINGS}; where the other catalog took the lake by mistake, take it back: tidemark attach"
+        raise LakehouseError(here, f"belongs to another catalog than {catalog_place(settings)}: {both}", hint)
     places: Sequence[str] | None = ()
     if purpose > Purpose.LOOK:
         named = here if mark is None or mark.place is None else mark.place
@@ -208,10 +206,9 @@ def is_one_lake(
             raise LakehouseError(here, reason, f"{_ABSOLUTE}: {named}")
         places = outside()
         if places:
-            owner, place = catalog_place(settings), places[0]
-            reason = f"is not the warehouse of {owner}, whose tables lie in {place}, and nothing was touched"
-            hint = f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {place}"
-            raise LakehouseError(here, reason, hint)
+            owner = f"{catalog_place(settings)}, whose tables lie in {places[0]}"
+            hint = f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {places[0]}"
+            raise LakehouseError(here, f"is not the warehouse of {owner}, and nothing was touched", hint)
     if mark is None or mark.place is None or carried is None or places is None:
         return False
     return ledger is None or (ledger.require(mark.lake, mark) and mark.ledger is not None)
@@ -231,12 +228,9 @@ def unknown_lake(settings: Settings, identity: str) -> LakehouseError:
     """Return the error for a warehouse whose tables the catalog does not know."""
     mark = read_mark(settings)
     owner = "" if mark is None or mark.catalog is None else f" of {mark.owner}"
-    return LakehouseError(
-        settings.warehouse_url,
-        f"holds tables{owner} ({identity}) that {catalog_place(settings)} does not know, and nothing was touched",
-        f"{_CHECK_SETTINGS}: a mistyped catalog is not a lost one; only where it is lost, tidemark attach shows whose lake an "
-        "empty one would take",
-    )
+    reason = f"holds tables{owner} ({identity}) that {catalog_place(settings)} does not know, and nothing was touched"
+    lost = "a mistyped catalog is not a lost one; only where it is lost, tidemark attach shows whose lake an empty one would take"
+    return LakehouseError(settings.warehouse_url, reason, f"{_CHECK_SETTINGS}: {lost}")
 
 
 def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> bool:
@@ -359,11 +353,10 @@ def _attachable(tables: JavaTables, table: Table, never: Collection[str | None],
 
 def _whole(objects: LakeObjects, file: MetadataFile, never: Collection[str | None]) -> dict[str, Any] | None:
     """The parsed metadata; None for that of a failed commit: a truncated file, or one whose snapshot is gone."""
-    try:
+    with suppress(ValueError, KeyError, TypeError):
         whole = content(objects, file.name)
         head = snapshot_of(whole)
-        manifests = base_name(str(head["manifest-list"]))
-    except (ValueError, KeyError, TypeError):
-        return None
-    is_there = publish_of(head) not in never and objects.get(f"metadata/{manifests}", first_bytes=1) is not None
-    return whole if is_there else None
+        manifests = f"metadata/{base_name(str(head['manifest-list']))}"
+        if publish_of(head) not in never and objects.get(manifests, first_bytes=1) is not None:
+            return whole
+    return None

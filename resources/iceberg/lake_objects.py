@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -106,15 +107,12 @@ class LakeObjects:
         own = f"{settings.warehouse_url.rstrip('/')}/{OWN_FOLDER}"
         return cls(f"{own}/{folder}" if folder else own)
 
-    def put(self, name: str, body: bytes) -> bool:
-        """Create an object atomically; returns False where the name is taken."""
-        return self._put(name, body, "create")
-
     def replace(self, name: str, body: bytes) -> None:
         """Write an object atomically, also over an existing one."""
-        self._put(name, body, "overwrite")
+        self.put(name, body, "overwrite")
 
-    def _put(self, name: str, body: bytes, mode: Literal["create", "overwrite"]) -> bool:
+    def put(self, name: str, body: bytes, mode: Literal["create", "overwrite"] = "create") -> bool:
+        """Create an object atomically; returns False where the name is taken."""
         with self._failures(name):
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +145,7 @@ class LakeObjects:
                 path = self._folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 body = path.open("xb")
-        return cast("IO[bytes]", _Object(body, lambda: self._failures(name)))
+        return cast("IO[bytes]", _Object(body, partial(self._failures, name)))
 
     def open(self, name: str) -> IO[bytes]:
         """Open an object for random access; raises FileNotFoundError where it is gone, also during a read."""
@@ -155,7 +153,7 @@ class LakeObjects:
             if self._folder is not None:
                 return (self._folder / name).open("rb")
             body: Any = obstore.open_reader(self._opened(), name)
-        return cast("IO[bytes]", _Object(body, lambda: self._reading(name)))
+        return cast("IO[bytes]", _Object(body, partial(self._reading, name)))
 
     def list(self, folder: str = "") -> Iterator[LakeObject]:
         """Yield all objects below a folder, unordered, without the folder placeholders of some tools."""
@@ -252,9 +250,6 @@ def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = lambd
     theirs = objects.clock()
     after = now()
     if theirs is not None and not before - _APART <= theirs <= after + _APART:
-        raise LakehouseError(
-            objects.url,
-            f"has the time {theirs:%Y-%m-%d %H:%M:%S} UTC, while this machine has {after:%Y-%m-%d %H:%M:%S}, so "
-            "the age of files is unknown, and nothing was touched",
-            "Correct this machine's clock, then run maintenance again",
-        )
+        times = f"has the time {theirs:%Y-%m-%d %H:%M:%S} UTC, while this machine has {after:%Y-%m-%d %H:%M:%S}"
+        reason = f"{times}, so the age of files is unknown, and nothing was touched"
+        raise LakehouseError(objects.url, reason, "Correct this machine's clock, then run maintenance again")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -79,6 +79,7 @@ class Act:
         return Act(ActKind(body["kind"]), str(body["at"]), body["run_id"], body["reason"], exclusions, slices)
 
 
+_RecordT = TypeVar("_RecordT", Exclusion, Hold)
 _OF_THE_ACT = ("run_id", "excluded_at", "lift_reason", "lifted_at")
 
 
@@ -209,17 +210,17 @@ class Interventions(Part):
         """Return object key -> the exclusions in force of its versions, of arrivals in the range."""
         within = arrived_within(EXCLUSIONS, source, projects, first, last)
         found: dict[str, tuple[Exclusion, ...]] = {}
-        for exclusion in self._exclusions(*within, EXCLUSIONS.c.lifted_at.is_(None)):
+        for exclusion in self._recorded(Exclusion, *within, EXCLUSIONS.c.lifted_at.is_(None)):
             found[exclusion.object_key] = (*found.get(exclusion.object_key, ()), exclusion)
         return found
 
     def all_exclusions(self, projects: Sequence[str]) -> list[Exclusion]:
         """Return every recorded exclusion, lifted ones included, oldest first."""
-        return self._exclusions(EXCLUSIONS.c.project_id.in_(projects))
+        return self._recorded(Exclusion, EXCLUSIONS.c.project_id.in_(projects))
 
-    def _exclusions(self, *where: sa.ColumnElement[bool]) -> list[Exclusion]:
-        rows = self._maps(sa.select(EXCLUSIONS).where(*where).order_by(EXCLUSIONS.c.id))
-        return [record_of(Exclusion, row) for row in rows]
+    def _recorded(self, kind: type[_RecordT], *where: sa.ColumnElement[bool]) -> list[_RecordT]:
+        table = EXCLUSIONS if issubclass(kind, Exclusion) else HOLDS
+        return [record_of(kind, row) for row in self._maps(sa.select(table).where(*where).order_by(table.c.id))]
 
     def exclude(self, exclusions: Iterable[Exclusion], run_id: str) -> list[Exclusion]:
         """Record those that are not in force already; returns these."""
@@ -238,16 +239,12 @@ class Interventions(Part):
     def holds(self, table: str, projects: Sequence[str]) -> dict[Slice, str]:
         """Return the slices that an operator holds, with the reason."""
         c = HOLDS.c
-        found = self._holds(c.table_name == table, c.released_at.is_(None), c.project_id.in_(projects))
+        found = self._recorded(Hold, c.table_name == table, c.released_at.is_(None), c.project_id.in_(projects))
         return {hold.key: hold.reason for hold in found}
 
     def all_holds(self, projects: Sequence[str]) -> list[Hold]:
         """Return every recorded hold, released ones included, oldest first."""
-        return self._holds(HOLDS.c.project_id.in_(projects))
-
-    def _holds(self, *where: sa.ColumnElement[bool]) -> list[Hold]:
-        rows = self._maps(sa.select(HOLDS).where(*where).order_by(HOLDS.c.id))
-        return [record_of(Hold, row) for row in rows]
+        return self._recorded(Hold, HOLDS.c.project_id.in_(projects))
 
     def hold(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
         """Hold these slices (table -> slices) in one transaction, without those that this run already holds for this reason."""
@@ -264,7 +261,7 @@ class Interventions(Part):
             self._record(Act(ActKind.RELEASE, self._next_at(), run_id, reason, slices=ended))
 
     def _held(self, *where: sa.ColumnElement[bool]) -> set[tuple[str, Slice]]:
-        return {(hold.table, hold.key) for hold in self._holds(HOLDS.c.released_at.is_(None), *where)}
+        return {(hold.table, hold.key) for hold in self._recorded(Hold, HOLDS.c.released_at.is_(None), *where)}
 
     def read_back(self) -> Counter[ActKind]:
         """Apply the warehouse's acts that this ledger lacks, and store there those that only it has; counts the applied ones."""

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from pipeline_assets.domain.changes import Cause, CauseKind
-from pipeline_assets.domain.processes import Identity
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Source
 from resources.ledger.engine import Part, in_parts
-from resources.ledger.schema import BATCHES, CUTS, DECISIONS, PROCESSES, PUBLICATIONS, RUNS
+from resources.ledger.schema import BATCHES, CUTS, DECISIONS, PUBLICATIONS, RUNS
 
 
 class Cut(NamedTuple):
@@ -89,17 +88,12 @@ class Revisions(Part):
         c = PUBLICATIONS.c
         texts = [sa.func.coalesce(column, "") for column in (c.published_at, c.cause)]
         columns = (c.table_name, c.event_date, c.project_id, *texts, c.accepted_reason, c.run_id)
+        are_of = (c.was_final.is_(sa.true()), c.table_name.in_(tables), c.project_id.in_(projects))
         query = sa.select(*columns, c.digest_before, c.digest_after, c.id).where(
-            c.was_final.is_(sa.true()),
-            c.table_name.in_(tables),
-            c.project_id.in_(projects),
-            c.digest_before != c.digest_after,
+            *are_of, c.digest_before != c.digest_after
         )
-        query = query.order_by(c.id.desc())
-        rows = [
-            (*row[:7], Digest.parse(row[7]).rows, Digest.parse(row[8]).rows, row[9], {}) for row in self._rows(query)
-        ]
-        return [Revision(*row) for row in rows]
+        rows = self._rows(query.order_by(c.id.desc()))
+        return [Revision(*(*row[:7], *(Digest.parse(text).rows for text in row[7:9]), row[9], {})) for row in rows]
 
     def measures_of(self, revisions: Sequence[Revision]) -> dict[int, Mapping[str, tuple[float | None, float]]]:
         """Return publication number -> measure -> (before, after), where they differ."""
@@ -125,13 +119,6 @@ class Revisions(Part):
 _NOT_KNOWN = ("null", "{}")
 
 
-class BuiltAgain(NamedTuple):
-    """Counts of slices that the same code published several times from the same inputs."""
-
-    equal: int
-    differing: tuple[str, ...]
-
-
 class FoundCommit(NamedTuple):
     """A change that a load found in a table and no running load had recorded."""
 
@@ -149,17 +136,6 @@ class MarkedDay(NamedTuple):
     day: date
     hours_marked: int
     is_closed: bool
-
-
-class ProcessOnRecord(NamedTuple):
-    """The process of a run in the last 30 days."""
-
-    run_id: str
-    job: str
-    begun_at: str | None
-    ended_at: str | None = None
-    lost_at: str | None = None
-    identity: Identity | None = None
 
 
 class Checkup(Part):
@@ -192,8 +168,8 @@ class Checkup(Part):
                 found[table] = float(seconds)
         return found
 
-    def built_again(self, projects: Sequence[str]) -> BuiltAgain:
-        """Compare repeated publications from the same inputs."""
+    def built_again(self, projects: Sequence[str]) -> tuple[int, Sequence[str]]:
+        """Return how many slices the same code published again with equal content from the same inputs, and those that differ."""
         c = PUBLICATIONS.c
         inputs = sa.cast(c.input_state, sa.Text)
         place = (c.table_name, c.event_date, c.project_id)
@@ -210,31 +186,22 @@ class Checkup(Part):
         )
         rows = self._rows(query)
         differing = tuple(f"{table} {day}/{project}" for table, day, project, count in rows if count > 1)
-        return BuiltAgain(len(rows) - len(differing), differing)
+        return len(rows) - len(differing), differing
 
     def found_commits(self, projects: Sequence[str]) -> list[FoundCommit]:
         """Return the foreign and unrecorded commits that loads found, newest first."""
         c = PUBLICATIONS.c
         is_found = sa.or_(c.cause == CauseKind.FOREIGN.value, c.cause.startswith(CauseKind.UNRECORDED_RUN.value))
-        query = sa.select(c.table_name, c.event_date, c.project_id, c.cause, c.published_at).where(
-            c.project_id.in_(projects), is_found
-        )
-        rows = self._rows(query.order_by(c.id.desc()))
+        query = sa.select(c.table_name, c.event_date, c.project_id, c.cause, c.published_at).order_by(c.id.desc())
+        rows = self._rows(query.where(c.project_id.in_(projects), is_found))
         return [FoundCommit._make((*place, Cause.parse(cause).kind, at or "")) for *place, cause, at in rows]
 
     def of_unfinished_runs(self, projects: Sequence[str]) -> int:
         """Count publications, except rollbacks, whose run is not recorded as finished, because it died or is running."""
         c = PUBLICATIONS.c
-        query = (
-            sa.select(sa.func.count())
-            .select_from(PUBLICATIONS.outerjoin(RUNS, RUNS.c.run_id == c.run_id))
-            .where(
-                c.project_id.in_(projects),
-                c.run_id.is_not(None),
-                RUNS.c.run_id.is_(None),
-                c.cause != CauseKind.ROLLBACK.value,
-            )
-        )
+        is_unfinished = (c.run_id.is_not(None), RUNS.c.run_id.is_(None), c.cause != CauseKind.ROLLBACK.value)
+        joined = PUBLICATIONS.outerjoin(RUNS, RUNS.c.run_id == c.run_id)
+        query = sa.select(sa.func.count()).select_from(joined).where(c.project_id.in_(projects), *is_unfinished)
         return int(self._value(query))
 
     def marked_days(self, projects: Sequence[str], first: date) -> list[MarkedDay]:
@@ -249,16 +216,6 @@ class Checkup(Part):
         c, are_of = BATCHES.c, _are_accepted(Source.BACKFILL, projects)
         newest = sa.select(c.project_id, sa.func.max(c.arrival_date)).where(*are_of).group_by(c.project_id)
         return dict(self._rows(newest))
-
-    def processes(self) -> list[ProcessOnRecord]:
-        """Return all recorded processes, oldest first; those without a start time come first."""
-        c = PROCESSES.c
-        of_run = (c.run_id, sa.func.coalesce(c.job, ""), c.begun_at, c.ended_at, c.lost_at)
-        query = sa.select(*of_run, c.host, c.place, c.pid, c.started_ticks).order_by(sa.func.coalesce(c.begun_at, ""))
-        return [
-            ProcessOnRecord._make((*of_run, None if pid is None else Identity(host, place, pid, ticks)))
-            for *of_run, host, place, pid, ticks in self._rows(query)
-        ]
 
     def known_decisions(self) -> frozenset[str]:
         """Return the names of the decision objects whose acts this ledger holds."""

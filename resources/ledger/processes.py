@@ -141,6 +141,11 @@ class Processes(Part):
                 processes[row["run_id"]] = _process_of(row, watch)
             return processes
 
+    def all(self) -> list[Process]:
+        """Return the processes on record, oldest first; those without a start time come first."""
+        rows = self._maps(sa.select(PROCESSES).order_by(sa.func.coalesce(PROCESSES.c.begun_at, "")))
+        return [_process_of(row, Watch()) for row in rows]
+
     def live_ages(self) -> list[timedelta]:
         """Return how long each live process has worked on its run; one hidden from this machine needs a beat within a day."""
         with self._transaction() as (connection, now):

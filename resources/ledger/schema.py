@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from enum import Enum
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Any, TypeVar, get_type_hints
 
 import sqlalchemy as sa
@@ -249,7 +250,7 @@ _COLUMNS: dict[Any, tuple[tuple[str, ...], Callable[..., Any]]] = {
 }
 _FORMS: dict[Any, tuple[Callable[..., Any], ...]] = {
     Digest: (Digest.parse, str),
-    Cause: (lambda text: Cause.parse(text or ""), lambda cause: cause.text),
+    Cause: (lambda text: Cause.parse(text or ""), attrgetter("text")),
     Baseline | None: _optional(Baseline.from_json, Baseline.to_json),
     InputState | None: (input_state_of, input_state_json),
     Rejection | None: (_rejection_of, rejection_json),
@@ -289,7 +290,7 @@ def _fields(kind: Any, *without: str) -> tuple[dict[str, str], dict[str, tuple[s
         if hint in _COLUMNS:
             keys[name] = _COLUMNS[hint]
         elif hint in _FORMS or (isinstance(hint, type) and issubclass(hint, Enum)):
-            coded[name] = column, *(_FORMS.get(hint) or (hint, lambda value: value.value))
+            coded[name] = column, *(_FORMS.get(hint) or (hint, attrgetter("value")))
         else:
             plain[name] = column
     return plain, coded, keys
@@ -339,8 +340,3 @@ def batch_day_row(day: date, part: BatchDay, known: Mapping[tuple[date, str], st
 def head_of(snapshot_id: int) -> Head:
     """Parse a stored head: a doubted head is the negative of its snapshot id, which no table's head equals."""
     return Head(abs(snapshot_id), snapshot_id > 0)
-
-
-def head_number(head: Head) -> int:
-    """Return the stored number of a head."""
-    return head.snapshot_id if head.is_trusted else -head.snapshot_id

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseAccessError, LakehouseUnavailableError, LedgerError
@@ -64,20 +64,15 @@ class LakeOfLedger(Part):
 
     def stranger(self, whose: str) -> LedgerError:
         """Return the error for a ledger that the lake does not name."""
-        return LedgerError(
-            masked(self.url),
-            f"is not the ledger of this lake, {whose}, and nothing was touched",
-            "Set TIDEMARK_LEDGER_URL to that one; only where it is lost, let the tables be measured for this one: "
-            "tidemark attach --ledger",
-        )
+        reason = f"is not the ledger of this lake, {whose}, and nothing was touched"
+        lost = "only where it is lost, let the tables be measured for this one: tidemark attach --ledger"
+        return LedgerError(masked(self.url), reason, f"Set TIDEMARK_LEDGER_URL to that one; {lost}")
 
     def _require_same(self, recorded: str | None, lake: str | None) -> None:
         if recorded != lake:
-            raise LedgerError(
-                masked(self.url),
-                f"is the ledger of another lake ({recorded}) than this one ({lake or 'not begun yet'}), and nothing was touched",
-                "Check TIDEMARK_LEDGER_URL and TIDEMARK_WAREHOUSE_URL; each lake needs a ledger of its own",
-            )
+            both = f"is the ledger of another lake ({recorded}) than this one ({lake or 'not begun yet'})"
+            hint = "Check TIDEMARK_LEDGER_URL and TIDEMARK_WAREHOUSE_URL; each lake needs a ledger of its own"
+            raise LedgerError(masked(self.url), f"{both}, and nothing was touched", hint)
 
     def _ids(self) -> dict[int, str]:
         return dict(self._rows(sa.select(LAKE.c.number, LAKE.c.id)))
@@ -116,6 +111,8 @@ class Ledger(Queries):
         self.outbox, self.set_aside, self.golden = Outbox(own), SetAsides(own), GoldenTotals(own)
         self.cuts, self.revisions, self.checkup = Cuts(own), Revisions(own), Checkup(own)
         self.summaries = Summaries(own)
+        self.transaction = self._write
+        """Opens an exclusive write transaction; raises LedgerUnavailableError, also where its commit's outcome is unknown."""
 
     @property
     def engine(self) -> Engine:
@@ -139,10 +136,6 @@ class Ledger(Queries):
                 return False
             LedgerWriting(connection).record(changes, run_id)
         return True
-
-    def transaction(self) -> AbstractContextManager[Connection]:
-        """Open an exclusive write transaction; raises LedgerUnavailableError, also where its commit's outcome is unknown."""
-        return self._write()
 
 
 def _is_within(batch: BatchKey, projects: Collection[str], first: date, last: date) -> bool:

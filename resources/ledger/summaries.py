@@ -84,22 +84,12 @@ class RefusedLines:
     """Refused lines and objects of one arrival day with the same reason, or unreadable values of one column."""
 
     day: date
-    error: str | None
-    """Why whole objects were refused; None for refused lines of readable objects."""
+    is_whole: bool
+    """Whether whole objects are refused, instead of single lines."""
+    reason: str | None
+    """Of lines a key of `DeliveryRecord.line_reasons`; None where none was recorded. An object counts once per reason."""
     objects: int
     lines: int
-    line_reason: str | None = None
-    """A key of `DeliveryRecord.line_reasons`; None where none was recorded. An object counts once per reason."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether whole objects are refused, instead of single lines."""
-        return self.error is not None
-
-    @property
-    def reason(self) -> str | None:
-        """The reason of the objects or lines."""
-        return self.error if self.is_whole else self.line_reason
 
 
 class ArrivedOn(NamedTuple):
@@ -128,9 +118,8 @@ class Summaries(Part):
         """Return project -> the first arrival day on which a regular load found deliveries."""
         c = BATCHES.c
         is_of = (c.project_id.in_(projects), c.source == Source.REGULAR.value, c.deliveries > 0)
-        return dict(
-            self._rows(sa.select(c.project_id, sa.func.min(c.arrival_date)).where(*is_of).group_by(c.project_id))
-        )
+        query = sa.select(c.project_id, sa.func.min(c.arrival_date)).where(*is_of).group_by(c.project_id)
+        return dict(self._rows(query))
 
     def slice_faults(self, projects: Sequence[str]) -> list[Fault]:
         """Return the slices that are refused, waiting or held, by day."""
@@ -157,10 +146,9 @@ class Summaries(Part):
     def slice_figures(self, table: str, projects: Sequence[str]) -> Iterator[SliceFigures]:
         """Yield the measures of every slice of refined.events, unordered and streamed."""
         names = ("raw_rows", "late_rows", "watermark_lag_seconds")
-        measured = [SLICES.c.figures[name].as_float() for name in names]
-        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest, *measured).where(
-            SLICES.c.table_name == table, SLICES.c.project_id.in_(projects)
-        )
+        c, measured = SLICES.c, [SLICES.c.figures[name].as_float() for name in names]
+        query = sa.select(c.event_date, c.project_id, c.digest, *measured)
+        query = query.where(c.table_name == table, c.project_id.in_(projects))
         with self._read() as connection:
             rows_read = connection.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE})
             for day, project, digest, raw_rows, late_rows, lag in rows_read:
@@ -174,9 +162,8 @@ class Summaries(Part):
         texts = [sa.cast(column, sa.Text) for column in (SLICES.c.evaluations, SLICES.c.refused_evaluations)]
         is_any = sa.or_(*(_is_not_zero(text, name) for text in texts for name in names))
         columns = (SLICES.c.table_name, SLICES.c.event_date, SLICES.c.project_id)
-        for *place, of_published, of_refused in self._rows(
-            sa.select(*columns, *texts).where(SLICES.c.project_id.in_(projects), is_any)
-        ):
+        query = sa.select(*columns, *texts).where(SLICES.c.project_id.in_(projects), is_any)
+        for *place, of_published, of_refused in self._rows(query):
             for text in (of_published, of_refused):
                 measured = [one["figures"] for one in json.loads(text or "null") or ()]
                 for name in names:
@@ -233,21 +220,19 @@ class Summaries(Part):
 
     def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
         """Return refused and unreadable content per arrival day and reason, of versions in raw and last refused versions."""
-        columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
-        query = (
-            sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))
-            .where(DELIVERIES.c.project_id.in_(projects), HAS_REFUSALS)
-            .group_by(*columns)
-        )
-        found: dict[tuple[date, str | None, str | None], tuple[int, int]] = {}
+        c = DELIVERIES.c
+        columns = (c.arrival_date, c.error, sa.cast(c.line_reasons, sa.Text))
+        query = sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(c.quarantined), 0))
+        query = query.where(c.project_id.in_(projects), HAS_REFUSALS).group_by(*columns)
+        found: dict[tuple[date, bool, str | None], tuple[int, int]] = {}
         for day, error, reasons, count, lines in self._rows(query):
-            told = json.loads(reasons) if reasons else {}
-            named = {reason: each * count for reason, each in told.items()} if told else {None: int(lines)}
+            of_lines = json.loads(reasons) if reasons and error is None else {}
+            named = {reason: each * count for reason, each in of_lines.items()} or {error: int(lines)}
             for reason, of_reason in named.items():
-                objects, known = found.get((day, error, reason), (0, 0))
-                found[day, error, reason] = objects + count, known + of_reason
-        lines_of = [RefusedLines(day, error, *sums, reason) for (day, error, reason), sums in found.items()]
-        return sorted(lines_of, key=lambda one: (one.day, one.error or "", one.line_reason or ""))
+                objects, known = found.get((day, error is not None, reason), (0, 0))
+                found[day, error is not None, reason] = objects + count, known + of_reason
+        lines_of = [RefusedLines(*place, *sums) for place, sums in found.items()]
+        return sorted(lines_of, key=lambda one: (one.day, one.is_whole, one.reason or ""))
 
 
 def _is_not_zero(text: sa.ColumnElement[str], name: str) -> sa.ColumnElement[bool]:

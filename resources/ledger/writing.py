@@ -44,7 +44,6 @@ from resources.ledger.schema import (
     SLICES,
     batch_day_row,
     columns_of,
-    head_number,
     head_of,
     is_key,
     rejection_json,
@@ -206,10 +205,9 @@ class LedgerWriting:
         rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id))
         heads = {name: head_of(int(number)) for name, number in rows}
         former = self._connection.execute(sa.select(CUTS.c.snapshots).order_by(CUTS.c.number.desc()).limit(1)).scalar()
-        found = {name: head.snapshot_id for name, head in heads.items()}
-        found |= {name: int(number) for name, number in (former or {}).items()}
-        found |= {name: head.snapshot_id for name, head in heads.items() if head.is_trusted}
-        found |= published
+        doubted = {name: head.snapshot_id for name, head in heads.items() if not head.is_trusted}
+        trusted = {name: head.snapshot_id for name, head in heads.items() if head.is_trusted}
+        found = {**doubted, **{name: int(number) for name, number in (former or {}).items()}, **trusted, **published}
         snapshots = {name: str(found[name]) for name in sorted(found)}
         if snapshots != former:
             row = {"run_id": run_id, "published_at": self._now, "snapshots": snapshots}
@@ -232,12 +230,8 @@ class LedgerWriting:
     def _move_head(self, table: str, snapshot_id: int, follows: int | None, *, is_whole: bool) -> None:
         """Move a head from the snapshot the ledger agrees with; else it is doubted, and the next run compares."""
         known = head(self._connection, table)
-        if is_whole and known == Head(snapshot_id):
-            return
-        if is_whole and (follows is None or known == Head(follows)):
-            moved = Head(snapshot_id)
-        elif known is not None:
-            moved = replace(known, is_trusted=False)
-        else:
-            return
-        upsert(self._connection, HEADS, [{"table_name": table, "snapshot_id": head_number(moved)}])
+        number = None if known is None else -known.snapshot_id
+        if is_whole and (follows is None or known in (Head(follows), Head(snapshot_id))):
+            number = snapshot_id
+        if number is not None:
+            upsert(self._connection, HEADS, [{"table_name": table, "snapshot_id": number}])

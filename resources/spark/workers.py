@@ -45,7 +45,8 @@ class Shipped(NamedTuple):
 
 def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
     """Return what workers need in addition to `config`; raises SettingsError for code that cannot run from an archive."""
-    packages = _packages(settings)
+    tables = (*settings.extra_aggregates, *settings.extra_dimensions)
+    packages = tuple(dict.fromkeys((*_OWN, *(re.split("[:.]", name)[0] for name in tables))))
     expected = {_EXPECTED: encoded(described(packages))}
     if settings.spark_ship_code is ShippedCode.INSTALLED:
         return Shipped(expected)
@@ -55,11 +56,6 @@ def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
     # Executors run in the folder of the sent files; other installed packages come later on the path.
     path = ":".join([name, *filter(None, [config.get(_PATH)])])
     return Shipped({**expected, _PATH: path}, name, content)
-
-
-def _packages(settings: Settings) -> tuple[str, ...]:
-    tables = (*settings.extra_aggregates, *settings.extra_dimensions)
-    return tuple(dict.fromkeys((*_OWN, *(re.split("[:.]", name)[0] for name in tables))))
 
 
 def _sent_files(package: str) -> list[tuple[str, bytes]]:
@@ -104,12 +100,8 @@ _HINT = (
 )
 
 
-class Attempt(NamedTuple):
-    """One try of a task."""
-
-    executor: str
-    host: str
-    failure: str | None
+Attempt = tuple[str, str, str | None]
+"""One try of a task: executor, host, failure."""
 
 
 def waiting_for_workers(master: str, config: Mapping[str, str]) -> dict[str, str]:
@@ -136,7 +128,7 @@ def require_same_workers(session: SparkSession) -> None:
             raise unfit from failure
         if failure is not None:
             raise failure
-        asked |= {attempt.executor for attempt in attempts}
+        asked |= {executor for executor, *_ in attempts}
         if _executors(context) <= asked:
             return
 
@@ -155,7 +147,7 @@ def attempts_of(context: SparkContext, known: Collection[int]) -> list[Attempt]:
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup() if job not in known]
     stages = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
     return [
-        Attempt(task.executorId(), task.host(), said.get() if (said := task.errorMessage()).isDefined() else None)
+        (task.executorId(), task.host(), said.get() if (said := task.errorMessage()).isDefined() else None)
         for stage in stages
         for task in _each(store.taskList(stage, 0, _MOST_ATTEMPTS))
     ]
@@ -167,8 +159,8 @@ def _each(sequence: Any) -> list[Any]:
 
 def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
     """Return the error of the first attempt whose worker cannot run our tasks; None where every worker can."""
-    for attempt in attempts:
-        if attempt.failure is not None and (unfit := unfit_worker(attempt.failure, attempt.host)):
+    for _, host, failure in attempts:
+        if failure is not None and (unfit := unfit_worker(failure, host)):
             return WorkerError(unfit.subject, unfit.reason, f"{unfit.hint}; nothing was read or written")
     return None
 
@@ -194,24 +186,23 @@ _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 _ENDING_SECONDS = 5
 
 
-class LastWords:
-    """A `log` that remembers its last line, for the report of a dead engine."""
-
-    def __init__(self, log: Callable[[str], None]) -> None:
-        self._log = log
-        self.last = "starting"
-
-    def __call__(self, text: str) -> None:
-        """Log a line and remember it."""
-        self.last = text
-        self._log(text)
-
-
 @contextmanager
-def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
-    """Raise EngineError where the JVM died or ran out of memory, WorkerError for an unfit worker; retries nothing."""
+def naming_a_dead_engine(
+    engine: Callable[[], SparkSession | None], log: Callable[[str], None], memory: str
+) -> Iterator[Callable[[str], None]]:
+    """Raise EngineError where the JVM died or ran out of memory, WorkerError for an unfit worker; retries nothing.
+
+    Yields `log`, whose last line the error repeats.
+    """
+    last = "starting"
+
+    def said(text: str) -> None:
+        nonlocal last
+        last = text
+        log(text)
+
     try:
-        yield
+        yield said
     except Exception as error:
         if (session := engine()) is None:
             raise
@@ -222,7 +213,7 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
             if (unfit := next(filter(None, (unfit_worker(str(cause)) for cause in _chain(error))), None)) is None:
                 raise
             raise unfit from error
-        reason = f"{what}; the last line it logged: {words.last}"
+        reason = f"{what}; the last line it logged: {last}"
         hint = f"Raise TIDEMARK_SPARK_DRIVER_MEMORY (now {memory}), then load again; what was not published yet is not lost"
         raise EngineError("Spark", reason, hint) from error
 

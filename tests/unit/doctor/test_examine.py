@@ -26,7 +26,6 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
-from resources.ledger.history import BuiltAgain
 from resources.ledger.store import Ledger
 from tests.support.recorded_history import record_history
 from tests.support.shell import commands
@@ -123,11 +122,11 @@ def test_the_same_inputs_with_other_content_are_a_fault_and_a_foreign_hand_is_an
             unknown = [a_publication(3, Digest(9, 9, 9), cause=CauseKind.DELIVERY)]
             unknown += [replace(unknown[0], snapshot_id=4, digest_after=Digest(7, 7, 7))]
             one.record(Changes(publications=[*again, *unknown]), "run")
-            assert one.checkup.built_again(PROJECTS) == BuiltAgain(1, ())
+            assert one.checkup.built_again(PROJECTS) == (1, ())
             assert one.checkup.found_commits(PROJECTS) == []
             one.record(Changes(publications=[a_publication(5, Digest(6, 2, 2))]), "run")
             one.record(Changes(publications=[a_publication(6, EMPTY, cause=CauseKind.FOREIGN)]), "run")
-            assert one.checkup.built_again(PROJECTS) == BuiltAgain(0, (f"{REFINED} {LAST}/10001",))
+            assert one.checkup.built_again(PROJECTS) == (0, (f"{REFINED} {LAST}/10001",))
             (found,) = one.checkup.found_commits(PROJECTS)
             assert (found.kind, found.table, found.day) == (CauseKind.FOREIGN, REFINED, LAST)
             assert one.checkup.of_unfinished_runs(PROJECTS) == 6

@@ -14,9 +14,10 @@ from pipeline_assets.doctor.rules import Answer, Light, Prefixes, TableHead, wor
 from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.lateness import Lateness
+from pipeline_assets.domain.processes import Process
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.questions import ReceiverTrouble
-from resources.ledger.history import BuiltAgain, FoundCommit, MarkedDay, ProcessOnRecord
+from resources.ledger.history import FoundCommit, MarkedDay
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import ArrivedOn, SliceFigures
 from resources.publishing import Promise
@@ -37,9 +38,9 @@ def a_head(**changes: Any) -> TableHead:
     return TableHead(**{**known, **changes})
 
 
-def a_process(job: str, days: float, **changes: Any) -> ProcessOnRecord:
-    known: dict[str, Any] = {"run_id": "r", "job": job, "begun_at": at(days), "ended_at": at(days), "lost_at": None}
-    return ProcessOnRecord(**{**known, **changes})
+def a_process(job: str, days: float, **changes: Any) -> Process:
+    known: dict[str, Any] = {"run_id": "r", "job": job, "begun_at": at(days), "identity": None, "is_ended": True}
+    return Process(**{**known, **changes})
 
 
 def foreign(days: float, kind: CauseKind = CauseKind.FOREIGN) -> FoundCommit:
@@ -66,13 +67,13 @@ REFUSING = ReceiverTrouble(
     "host", "set aside: 3, since 2026-03-31 09:00 UTC: it answered 400", "", "tidemark notify --again"
 )
 HOURS = [Hour(DAY, hour) for hour in (5, 6, 9)]
-WORKING = a_process("daily_load", 0, ended_at=None)
+WORKING = a_process("daily_load", 0, is_ended=False)
 
 CASES: list[tuple[Callable[..., Answer], tuple[Any, ...], Light, str]] = [
-    (rules.idempotent, (BuiltAgain(0, ()), Counter(published=5)), YELLOW, "nothing was loaded twice yet"),
-    (rules.idempotent, (BuiltAgain(0, ()), Counter(published=5, unchanged=4)), GREEN, "found 4 unchanged"),
-    (rules.idempotent, (BuiltAgain(3, ()), Counter(published=5)), GREEN, "3 slices were published again"),
-    (rules.idempotent, (BuiltAgain(3, ("t 2026-03-31/1",)), Counter(unchanged=9)), RED, "other content: t 2026-03-31/1"),
+    (rules.idempotent, (0, (), Counter(published=5)), YELLOW, "nothing was loaded twice yet"),
+    (rules.idempotent, (0, (), Counter(published=5, unchanged=4)), GREEN, "found 4 unchanged"),
+    (rules.idempotent, (3, (), Counter(published=5)), GREEN, "3 slices were published again"),
+    (rules.idempotent, (3, ("t 2026-03-31/1",), Counter(unchanged=9)), RED, "other content: t 2026-03-31/1"),
     (rules.one_load_path, ([], [], 0, at(30)), GREEN, "no foreign commit"),
     (rules.one_load_path, ([foreign(2, CauseKind.UNRECORDED_RUN)], [], 3, at(30)), GREEN, "1 changes of runs that died"),
     (rules.one_load_path, ([foreign(2), foreign(50)], [], 0, at(30)), RED, "2 foreign changes of slices are on record, 1 of"),
@@ -131,7 +132,7 @@ CASES: list[tuple[Callable[..., Answer], tuple[Any, ...], Light, str]] = [
     (rules.recovery_possible, ([], {"1": DAY}, ["1"], {"1": HOURS}), YELLOW, "06, 1 2026-03-31T09;"),
     (rules.looked_after, ([a_process("maintenance", 1)], [a_head(snapshots=9)], at(90), NOW), GREEN, "9 snapshots are kept"),
     (rules.looked_after, ([a_process("maintenance", 8)], [], at(90), NOW), YELLOW, "maintenance ran last"),
-    (rules.looked_after, ([a_process("maintenance", 1, ended_at=None)], [], at(90), NOW), YELLOW, "no maintenance"),
+    (rules.looked_after, ([a_process("maintenance", 1, is_ended=False)], [], at(90), NOW), YELLOW, "no maintenance"),
     (rules.looked_after, ([], [], at(3), NOW), GREEN, "less than 7 days ago"),
     (rules.looked_after, ([], [a_head(oldest_at=NOW - timedelta(days=45))], at(3), NOW), RED, "older than they are kept"),
     (rules.looked_after, ([a_process("maintenance", 1)], [OLD_HEAD], at(90), NOW), GREEN, "ran"),

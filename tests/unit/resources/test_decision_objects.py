@@ -212,14 +212,11 @@ def test_a_warehouse_out_of_reach_refuses_the_decision(deployment: Deployment) -
 UNREADABLE = "holds no decision that can be read"
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (b"", "is empty: the machine stopped while it was written. Restore it"),
-        *[(body, UNREADABLE) for body in (b"half a fi", b'{"version": 1, "acts": [{"kind": "exclude"}]}', b"[]")],
-        (json.dumps({"version": 9, "acts": []}).encode(), "is of version 9"),
-    ],
-)
+@pytest.mark.parametrize(("body", "reason"), [
+    (b"", "is empty: the machine stopped while it was written. Restore it"),
+    *[(body, UNREADABLE) for body in (b"half a fi", b'{"version": 1, "acts": [{"kind": "exclude"}]}', b"[]")],
+    (json.dumps({"version": 9, "acts": []}).encode(), "is of version 9"),
+])  # fmt: skip
 def test_a_decision_that_cannot_be_read_is_no_decision_forgotten(
     deployment: Deployment, body: bytes, reason: str
 ) -> None:

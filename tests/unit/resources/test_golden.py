@@ -143,14 +143,11 @@ def test_a_query_gives_totals_of_the_days(url: str) -> None:
     assert [str(fault)[:46] for fault in found.faults] == ["row 3 of the golden query: sales is no measure"]
 
 
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("WITH x AS (SELECT 1) DELETE FROM totals", "the golden query failed: "),
-        ("SELECT day, project FROM totals", "gives the columns day, project"),
-        ("SELECT * FROM nowhere", "nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("what", "said"), [
+    ("WITH x AS (SELECT 1) DELETE FROM totals", "the golden query failed: "),
+    ("SELECT day, project FROM totals", "gives the columns day, project"),
+    ("SELECT * FROM nowhere", "nowhere"),
+])  # fmt: skip
 def test_a_query_changes_nothing_and_says_what_is_wrong(url: str, what: str, said: str) -> None:
     with pytest.raises(GoldenQueryError) as refusal:
         _asked(url, f"{what} WHERE day BETWEEN :first_day AND :last_day")

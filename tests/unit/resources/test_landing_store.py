@@ -656,20 +656,17 @@ def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         listed(a_store("s3://bucket", s3=S3Resource(profile_name="nobody")))
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "error"),
-    [
-        (403, "AccessDenied", LandingAccessError),
-        (401, "Unauthorized", LandingAccessError),
-        (400, "ExpiredToken", LandingAccessError),
-        (400, "AuthorizationHeaderMalformed", LandingAccessError),
-        (301, "PermanentRedirect", LandingAccessError),
-        (400, "RequestTimeout", LandingUnavailableError),
-        (429, "TooManyRequests", LandingUnavailableError),
-        (500, "InternalError", LandingUnavailableError),
-        (503, "SlowDown", LandingUnavailableError),
-    ],
-)
+@pytest.mark.parametrize(("status", "code", "error"), [
+    (403, "AccessDenied", LandingAccessError),
+    (401, "Unauthorized", LandingAccessError),
+    (400, "ExpiredToken", LandingAccessError),
+    (400, "AuthorizationHeaderMalformed", LandingAccessError),
+    (301, "PermanentRedirect", LandingAccessError),
+    (400, "RequestTimeout", LandingUnavailableError),
+    (429, "TooManyRequests", LandingUnavailableError),
+    (500, "InternalError", LandingUnavailableError),
+    (503, "SlowDown", LandingUnavailableError),
+])  # fmt: skip
 def test_a_refusal_asks_for_a_person_and_a_bad_moment_for_time(
     status: int, code: str, error: type[TidemarkError]
 ) -> None:
@@ -680,20 +677,17 @@ def test_a_refusal_asks_for_a_person_and_a_bad_moment_for_time(
     assert status == 301 or code in str(on_read)
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "is_its_own"),
-    [
-        (403, "AccessDenied", True),
-        (403, "InvalidObjectState", True),
-        (400, "InvalidRequest", True),
-        (400, "KMS.DisabledException", True),
-        (400, "ExpiredToken", False),
-        (400, "AuthorizationHeaderMalformed", False),
-        (403, "SignatureDoesNotMatch", False),
-        (401, "Unauthorized", False),
-        (400, "ThrottlingException", False),
-    ],
-)
+@pytest.mark.parametrize(("status", "code", "is_its_own"), [
+    (403, "AccessDenied", True),
+    (403, "InvalidObjectState", True),
+    (400, "InvalidRequest", True),
+    (400, "KMS.DisabledException", True),
+    (400, "ExpiredToken", False),
+    (400, "AuthorizationHeaderMalformed", False),
+    (403, "SignatureDoesNotMatch", False),
+    (401, "Unauthorized", False),
+    (400, "ThrottlingException", False),
+])  # fmt: skip
 def test_a_refused_get_is_the_objects_unless_it_names_the_connection(status: int, code: str, is_its_own: bool) -> None:
     with (
         an_s3_that_answers(status, code, attempts=1) as store,

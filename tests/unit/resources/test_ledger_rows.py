@@ -15,7 +15,7 @@ from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from resources.ledger.changes import Changes
-from resources.ledger.schema import PUBLICATIONS, SLICES, head_number, head_of
+from resources.ledger.schema import PUBLICATIONS, SLICES, head_of
 from resources.ledger.store import Ledger
 
 TABLE, RAW, BACKFILL = "refined/events", "raw/regular_events", "raw/backfill_events"
@@ -133,7 +133,6 @@ def test_a_cause_is_what_its_text_says() -> None:
 
 def test_a_doubted_head_is_stored_as_the_negative() -> None:
     assert [head_of(number) for number in (7, -7)] == [records.Head(7), records.Head(7, is_trusted=False)]
-    assert [head_number(head) for head in (records.Head(7), records.Head(7, is_trusted=False))] == [7, -7]
 
 
 def test_a_publication_keeps_what_it_was_built_from(ledger: Ledger) -> None:

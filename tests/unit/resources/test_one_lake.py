@@ -294,14 +294,11 @@ def test_a_mark_tells_its_format_and_no_secret(settings: Settings) -> None:
     assert b"secret" not in body
 
 
-@pytest.mark.parametrize(
-    ("written", "age", "hint"),
-    [
-        ({"format": FORMAT + 1, "added_by_then": {"id": 7}}, "a newer", "pip install --upgrade tidemark-pipeline"),
-        ({"format": FORMAT - 1}, "an earlier", "into a new, empty warehouse"),
-        ({}, "an earlier", "into a new, empty warehouse"),
-    ],
-)
+@pytest.mark.parametrize(("written", "age", "hint"), [
+    ({"format": FORMAT + 1, "added_by_then": {"id": 7}}, "a newer", "pip install --upgrade tidemark-pipeline"),
+    ({"format": FORMAT - 1}, "an earlier", "into a new, empty warehouse"),
+    ({}, "an earlier", "into a new, empty warehouse"),
+])  # fmt: skip
 def test_a_warehouse_of_another_format_is_refused_and_left_alone(
     settings: Settings, written: dict[str, object], age: str, hint: str
 ) -> None:

@@ -95,14 +95,11 @@ def test_what_is_no_rest_catalog_is_refused_by_name(
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("master", "config", "host"),
-    [
-        ("local[*]", {}, "127.0.0.1"),
-        ("spark://spark.internal:7077", {}, None),
-        ("k8s://https://cluster", {"spark.driver.host": "driver.internal"}, "driver.internal"),
-    ],
-)
+@pytest.mark.parametrize(("master", "config", "host"), [
+    ("local[*]", {}, "127.0.0.1"),
+    ("spark://spark.internal:7077", {}, None),
+    ("k8s://https://cluster", {"spark.driver.host": "driver.internal"}, "driver.internal"),
+])  # fmt: skip
 def test_workers_elsewhere_can_reach_the_driver(master: str, config: dict[str, str], host: str | None) -> None:
     """Outcome: only on one machine the driver listens for itself alone."""
     found = engine_config(Settings(spark_master=master, spark_config=config))
@@ -234,15 +231,12 @@ def test_a_download_that_breaks_off_begins_anew(answers: list[str], repository: 
     assert len(repository.asked) == 3
 
 
-@pytest.mark.parametrize(
-    ("answer", "tries", "said"),
-    [
-        ("404", 1, "answered 404 Not Found"),
-        ("403", 1, "answered 403 Forbidden"),
-        ("other", 1, "sent something else than the pinned jar"),
-        ("502", 5, "could not be reached (it answered 502)"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "tries", "said"), [
+    ("404", 1, "answered 404 Not Found"),
+    ("403", 1, "answered 403 Forbidden"),
+    ("other", 1, "sent something else than the pinned jar"),
+    ("502", 5, "could not be reached (it answered 502)"),
+])  # fmt: skip
 def test_a_jar_that_cannot_be_had_is_one_sentence_and_leaves_what_was_there(
     answer: str, tries: int, said: str, repository: Repository, tmp_path: Path
 ) -> None:

@@ -219,7 +219,7 @@ def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
     program = 'Cannot run program "/opt/python": error=2\n\tat org.apache.spark.api.python.PythonWorkerFactory'
     other = 'tidemark-worker {"host": "ip-10-0-0-7", "what": "msgspec", "here": "0.22.0", "there": "0.1.0"}\n'
     fit, lost = (
-        workers.Attempt("0", "10.0.0.6", None),
+        ("0", "10.0.0.6", None),
         "ExecutorLostFailure (executor 1 exited unrelated to the running tasks)",
     )
     for failure, said in (
@@ -227,7 +227,7 @@ def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
         (other, "worker ip-10-0-0-7: msgspec is 0.1.0 there and 0.22.0 here"),
         (lost, None),
     ):
-        unfit = workers.unfit_among([fit, workers.Attempt("1", "10.0.0.7", failure), fit])
+        unfit = workers.unfit_among([fit, ("1", "10.0.0.7", failure), fit])
         assert str(unfit).startswith(str(said))
         assert unfit is None or unfit.hint.endswith("; nothing was read or written")
     # In mid-load its host is unknown.
@@ -257,8 +257,7 @@ def test_a_worker_that_comes_later_is_named_as_well() -> None:
         told = f'{_LOST}Cannot run program "/opt/python"\n\tat org.apache.spark.api.python.PythonWorkerFactory'
         raise ValueError("while reading") from RuntimeError(told)
 
-    words = workers.LastWords(lambda _: None)
     said = r"worker 10\.0\.0\.7: its Python does not start: Cannot run program"
-    with pytest.raises(WorkerError, match=said), workers.naming_a_dead_engine(Session, words, "1g"):  # type: ignore[arg-type]
+    with pytest.raises(WorkerError, match=said), workers.naming_a_dead_engine(Session, print, "1g"):  # type: ignore[arg-type]
         fail()
     assert not issubclass(WorkerError, EngineError)
