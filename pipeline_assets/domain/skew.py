@@ -72,14 +72,6 @@ class StepSkew:
     """Rows of each task; None before the step is done."""
 
     @property
-    def text(self) -> str:
-        """One line for a log."""
-        return (
-            f"{self.step}: work of {sum(self.forecast):,.0f} {self.unit} in {len(self.forecast)} tasks, "
-            f"largest to median {ratio_of(self.forecast):.1f}: {'; '.join(share.text for share in self.shares)}"
-        )
-
-    @property
     def warning(self) -> str | None:
         """Why one task will take long; None where the work is even or short."""
         if not _is_uneven(self.forecast, SPLIT_BYTES if self.unit == "bytes" else HOT_KEY_ROWS):

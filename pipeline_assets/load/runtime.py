@@ -44,7 +44,6 @@ class SkewLog:
         """Log a step that is about to begin, if one task has far more work than the others."""
         self._steps[step.table, step.step] = step
         if step.warning is not None:
-            runtime.log(f"{step.table}: {step.text}")
             runtime.log(f"{step.table}: warning: {step.warning}: docs/operations.md, One task takes most of a load")
         self.announce(step)
 

@@ -20,8 +20,6 @@ from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, ROW_ID, SEND_I
 HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
 FALSE_HASHES = "false_hashes"
 _IS_FALSE = "_is_false"
-_HALF = 32
-"""Bits: sums of 64-bit hashes overflow a long; sums of halves do not below two billion rows."""
 
 
 def with_row_hashes(frame: DataFrame, columns: Sequence[str], names: Sequence[str] = (HASH_A, HASH_B)) -> DataFrame:
@@ -71,13 +69,15 @@ def _types(frame: DataFrame, columns: Sequence[str]) -> dict[str, str]:
 
 def digest_aggregates() -> list[Column]:
     """Aggregates that `digest_of` reads: `rows`, and sums over `_hash_a` and `_hash_b`."""
-    return [F.count(F.lit(1)).alias("rows"), *_sums(F.col(HASH_A), "a"), *_sums(F.col(HASH_B), "b")]
+    # As decimals, because the sum of many longs overflows.
+    sums = [F.sum(F.col(name).cast("decimal(20,0)")).alias(f"sum{name}") for name in (HASH_A, HASH_B)]
+    return [F.count(F.lit(1)).alias("rows"), *sums]
 
 
 def digest_of(row: Mapping[str, Any]) -> Digest:
     """The digest in a collected row of `digest_aggregates`, and of `checked_hashes` if stored hashes were checked."""
     known = UNMEASURABLE if row.get(FALSE_HASHES) else ROW_HASH_VERSION
-    return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"), known)
+    return Digest(int(row["rows"]), int(row["sum_hash_a"] or 0), int(row["sum_hash_b"] or 0), known)
 
 
 def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, list[Column]]:
@@ -88,16 +88,6 @@ def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame,
     made = {HASH_A: LongType(), HASH_B: LongType(), _IS_FALSE: BooleanType()}
     checked = _mapped(frame, partial(_checked, hashes), made)
     return checked, [F.count_if(_IS_FALSE).alias(FALSE_HASHES)]
-
-
-def _sums(hashes: Column, name: str) -> list[Column]:
-    """The exact sum of longs, as two longs: sums of decimals would take a tenth of an audit's time."""
-    low = F.sum(hashes.bitwiseAND(F.lit((1 << _HALF) - 1)))
-    return [F.sum(F.shiftright(hashes, _HALF)).alias(f"sum_{name}_high"), low.alias(f"sum_{name}_low")]
-
-
-def _sum_of(row: Mapping[str, Any], name: str) -> int:
-    return (int(row[f"sum_{name}_high"] or 0) << _HALF) + int(row[f"sum_{name}_low"] or 0)
 
 
 def digests(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> DataFrame:

@@ -207,19 +207,20 @@ class Refining:
         replaced = [(file, is_wanted) for file, is_wanted in stays if not is_wanted.all()]
         opened = [(file, is_chosen) for file, is_chosen in (*new, *replaced) if is_chosen.any()]
         parts = self._parts(sum(int(is_chosen.sum()) for _, is_chosen in opened), opened)
-        added, gone = _Keys(), _Keys()
+        added: list[Columns] = []
+        gone: list[Columns] = []
         for file, is_chosen in opened:
             for rows in self._rows(file, work.key, refined, is_chosen):
                 if file.source is not None:
-                    added.take(rows)
+                    _take(added, rows)
                 _add(writer, parts, rows, refined)
         for file, is_wanted in replaced:
             for rows in self._narrow(file, KEYS_OF, ~is_wanted):
-                gone.take(rows)
+                _take(gone, rows)
         refined.gone[work.key] = [file.path for file, _ in replaced]
-        if max(added.count, gone.count) <= _MOST_TOLD_KEYS:
-            change = compared(joined(gone.columns), joined(added.columns))
-            refined.keys[work.key] = replace(change, kept=change.kept + int(ends[-1]) - gone.count)
+        if max(_count(added), _count(gone)) <= _MOST_TOLD_KEYS:
+            change = compared(joined(gone), joined(added))
+            refined.keys[work.key] = replace(change, kept=change.kept + int(ends[-1]) - _count(gone))
 
     def _parts(self, rows: int, chosen: Iterable[tuple[_File, Mask | None]]) -> ArrivalParts:
         narrow = (of for file, is_chosen in chosen for of in self._narrow(file, (RECEIVED,), is_chosen))
@@ -313,15 +314,13 @@ def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> Longs
     return longs(objects) << _LINE_BITS | longs(lines)
 
 
-class _Keys:
-    def __init__(self) -> None:
-        self.columns: list[Columns] = []
-        self.count = 0
+def _take(keys: list[Columns], rows: pa.Table) -> None:
+    if _count(keys) <= _MOST_TOLD_KEYS:
+        keys.append(EVENT_CONTENTS.of(rows))
 
-    def take(self, rows: pa.Table) -> None:
-        if self.count <= _MOST_TOLD_KEYS:
-            self.columns.append(EVENT_CONTENTS.of(rows))
-            self.count += rows.num_rows
+
+def _count(keys: list[Columns]) -> int:
+    return sum(len(first) for first, *_ in keys)
 
 
 def _add(writer: DataFileWriter, parts: ArrivalParts, rows: pa.Table, refined: Refined) -> None:

@@ -82,7 +82,6 @@ def test_a_large_object_and_a_hot_key_are_told_of_divided_and_change_nothing(
 
 
 _TOLD = (
-    "raw/regular_events: read: work of",
     "raw/regular_events: warning: the largest task of read",
     "raw/regular_events: read done: 12,400 rows",
 )
