@@ -27,7 +27,7 @@ from pipeline_assets.formats.key_list import read_key_list
 from pipeline_assets.inspection import key_comparison as comparison
 from pipeline_assets.load import golden
 from pipeline_assets.operations.recover_plan import plan_repairs
-from pipeline_assets.transforms.key_changes import STATES
+from pipeline_assets.transforms.digests import STATES
 from resources.landing.store import LandingStore
 from resources.ledger.store import own_ledger
 

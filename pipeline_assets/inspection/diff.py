@@ -26,8 +26,15 @@ from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, cause_of, slices_to_look_at
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, ancestors
 from pipeline_assets.tables.table import Measure, Table
-from pipeline_assets.transforms.digests import checked_hashes, digest_aggregates, digest_of
-from pipeline_assets.transforms.key_changes import ADDED, CHANGED, REMOVED, key_changes
+from pipeline_assets.transforms.digests import (
+    ADDED,
+    CHANGED,
+    REMOVED,
+    checked_hashes,
+    digest_aggregates,
+    digest_of,
+    key_changes,
+)
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.metadata import slices_condition
 

@@ -16,8 +16,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.event_hashes import KEY
-from pipeline_assets.transforms.key_changes import (
+from pipeline_assets.transforms.digests import (
     BY_ID,
     FEWER_HERE,
     ONLY_THERE,
@@ -27,6 +26,7 @@ from pipeline_assets.transforms.key_changes import (
     by_ids,
     presence,
 )
+from pipeline_assets.transforms.event_hashes import KEY
 
 EVENT_TABLES: dict[str, Table] = {table.key: table for table in (REFINED_EVENTS, *RAW_TABLES.values())}
 ALIASES = {source.value: RAW_TABLES[source].key for source in Source}

@@ -46,9 +46,20 @@ from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS, RESTORABLE, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table, is_dimension
-from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH, slice_digests, with_row_hashes
+from pipeline_assets.transforms.digests import (
+    ADDED,
+    CHANGED,
+    HASH_A,
+    HASH_B,
+    KEPT,
+    MEANING_HASH,
+    REMOVED,
+    key_changes,
+    slice_digests,
+    with_event_keys,
+    with_row_hashes,
+)
 from pipeline_assets.transforms.event_hashes import KEY
-from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, key_changes, with_event_keys
 from resources.iceberg.errors import first_line, lakehouse_failures
 from resources.iceberg.metadata import slices_condition
 

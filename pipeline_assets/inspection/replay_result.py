@@ -13,7 +13,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, ROW_HASH_VERSION, Digest
 from pipeline_assets.inspection.diff import Sample
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.key_changes import CHANGED
+from pipeline_assets.transforms.digests import CHANGED
 
 
 class ReplayBasis(StrEnum):

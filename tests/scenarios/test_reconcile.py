@@ -17,7 +17,7 @@ import pytest
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.notices import NoticeKind
 from pipeline_assets.inspection.health import read_health
-from pipeline_assets.transforms.key_changes import STATES
+from pipeline_assets.transforms.digests import STATES
 from tests.support.builders import LATER, PROJECT, a_body, events_on
 from tests.support.export_api import Vendor, a_vendor
 from tests.support.shell import OfPipeline

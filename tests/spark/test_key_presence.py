@@ -8,8 +8,8 @@ from typing import Any
 import pyspark.sql.functions as F
 import pytest
 
+from pipeline_assets.transforms.digests import BY_ID, by_event_key, by_ids, presence
 from pipeline_assets.transforms.event_hashes import KEY
-from pipeline_assets.transforms.key_changes import BY_ID, by_event_key, by_ids, presence
 
 pytestmark = pytest.mark.slow
 DAYS = {number: date(2026, 2, number) for number in range(1, 7)}

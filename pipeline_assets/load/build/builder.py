@@ -20,8 +20,7 @@ from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.key_changes import row_contents, with_keys
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, row_contents, with_keys, with_row_hashes
 from pipeline_assets.transforms.keys import Contents, KeyDifference, named_contents
 from resources.iceberg.metadata import slices_condition
 

@@ -28,9 +28,9 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.digests import event_contents, held_keys, with_event_keys
 from pipeline_assets.transforms.event_hashes import KEY
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
 from pipeline_assets.transforms.keys import BEFORE, BUILT, EVENT_CONTENTS, RAW, Contents, KeyDifference, linked
 from pipeline_assets.transforms.refine_task import (
     Losers,

@@ -21,8 +21,8 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.transforms.digests import ADDED, CHANGED, KEPT, REMOVED
 from pipeline_assets.transforms.file_rows import SliceFile, row_count
-from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED
 from pipeline_assets.transforms.keys import (
     EVENT_CONTENTS,
     FIRST_HALF,
