@@ -21,7 +21,7 @@ from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
-from pipeline_assets.domain.report import Table
+from pipeline_assets.domain.requests import Table
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.inspection.status import recorded_statuses
 from pipeline_assets.operations.decisions import Held, object_named, preview, touched_slices

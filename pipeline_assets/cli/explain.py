@@ -9,8 +9,7 @@ from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.identity import KeyKind, RankPart, RawRow, RowFate
-from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import Explain
+from pipeline_assets.domain.requests import Explain, Table
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection import explain as inspection

@@ -16,8 +16,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.notices import measures_text
 from pipeline_assets.domain.processes import Life, Sight
 from pipeline_assets.domain.records import PublicationRecord
-from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import Changes, Engines, Exclusions, History, Snapshots, Status
+from pipeline_assets.domain.requests import Changes, Engines, Exclusions, History, Snapshots, Status, Table
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.inspection import changes as recorded
 from pipeline_assets.inspection import status as days_status

@@ -20,8 +20,7 @@ from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.rules import Light, Point, recomputed, worst
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import Diff, Doctor, Drill, Replay, Verify
+from pipeline_assets.domain.requests import Diff, Doctor, Drill, Replay, Table, Verify
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.drill.drill import PROJECT, Result, carry_out
 from pipeline_assets.drill.sandbox import require_catalog_of_its_own

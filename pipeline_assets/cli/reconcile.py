@@ -19,8 +19,7 @@ from pipeline_assets.domain.days import requested_range
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.golden import GoldenComparison, GoldenMeasure, plain, signed
 from pipeline_assets.domain.repairs import Repair, RepairKind
-from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import ReconcileCommand
+from pipeline_assets.domain.requests import ReconcileCommand, Table
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.key_list import read_key_list

@@ -17,8 +17,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_moment, stretches
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import few
-from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import LoadSource, RecoverCommand, SplitLanding
+from pipeline_assets.domain.requests import LoadSource, RecoverCommand, SplitLanding, Table
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT

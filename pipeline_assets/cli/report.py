@@ -13,8 +13,7 @@ from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, percent
 from pipeline_assets.domain.places import METRICS_SUFFIX
-from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import Metrics, Notify, Report, Window
+from pipeline_assets.domain.requests import Metrics, Notify, Report, Table, Window
 from pipeline_assets.inspection.health import read_health
 from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile
 from pipeline_assets.inspection.questions import receiver_troubles

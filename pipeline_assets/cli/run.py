@@ -24,8 +24,7 @@ from pipeline_assets.definitions import run_job
 from pipeline_assets.domain.days import chunks, requested_range
 from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
 from pipeline_assets.domain.masking import masked
-from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import Attach, LoadCommand, LoadSource, Maintenance, Request
+from pipeline_assets.domain.requests import Attach, LoadCommand, LoadSource, Maintenance, Request, Table
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.inspection.status import day_statuses, dimension_statuses, joined_statuses

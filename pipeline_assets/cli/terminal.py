@@ -21,8 +21,7 @@ from rich.text import Text
 from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.plain_text import shown
-from pipeline_assets.domain.report import Styled, Table
-from pipeline_assets.domain.requests import Printed
+from pipeline_assets.domain.requests import Printed, Styled, Table
 from resources.spark.jars import WATCH
 
 Parts = Iterator[Table | Text | str | None]

@@ -1,8 +1,9 @@
-"""Requests of operators, one per operation: the command line is made from them, and jobs take them as run config."""
+"""Requests of operators: the command line is made from them, and jobs take them as run config; and the tables of reports."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -488,3 +489,21 @@ class Doctor(Printed):
     """
 
     deep: bool = ask("Also replay the newest final day from landing, with Spark, and compare.", False)
+
+
+class Styled(NamedTuple):
+    """A value with a style of rich's for terminals, such as `bold red`."""
+
+    value: object
+    style: str
+
+    def __str__(self) -> str:
+        """Render without the style."""
+        return str(self.value)
+
+
+class Table(NamedTuple):
+    """Rows of values; a report shows no table without rows."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[object]]

@@ -16,7 +16,7 @@ from pipeline_assets.domain.days import parse_day, stretches
 from pipeline_assets.domain.errors import TransientError, UsageError
 from pipeline_assets.domain.plain_text import few, recordable
 from pipeline_assets.domain.rebuilds import RebuiltSlice, measure_texts
-from pipeline_assets.domain.report import Styled, Table
+from pipeline_assets.domain.requests import Styled, Table
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.inspection.scratch import sweep_scratch

@@ -107,7 +107,7 @@ EVEN, UNEVEN = (100.0, 100.0, 100.0), (100.0, 1000.0, 100.0)
     ("forecast", "done", "told"),
     {
         "even": (EVEN, EVEN, []),
-        "uneven": (UNEVEN, UNEVEN, ["compare: work of", "warning", "compare done"]),
+        "uneven": (UNEVEN, UNEVEN, ["warning", "compare done"]),
         "found uneven": (EVEN, UNEVEN, ["largest to median 10.0, forecast 1.0"]),
     },
 )
