@@ -44,6 +44,8 @@ def _touched(step: Changes) -> Iterator[tuple[BatchKey, set[Place]]]:
 
 def condensed(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
     """The last record and publication of each slice, with the inputs of the first step; readers never saw earlier results."""
+    if len({table for table, _ in steps}) == len(steps):
+        return list(steps)
     first: dict[Any, Any] = {}
     last: dict[Any, int] = {}
     for number, (table, step) in enumerate(steps):

@@ -84,7 +84,9 @@ def files_of(runtime: Runtime, places: Sequence[Place]) -> FilesOfSlices:
         foreign = set()
         by_slice = runtime.lakehouse.slice_files(place.table, place.snapshot_id, place.slices, place.held_in)
         for key, files in sorted(by_slice.items()):
-            if files.deletes or not all(is_ours(path, location) for path in files.paths):
+            # Tasks read only Parquet below the table's location.
+            is_ours = all(path.startswith(location) and path.endswith(".parquet") for path in files.paths)
+            if files.deletes or not is_ours:
                 foreign.add(key)
                 continue
             found += [
@@ -94,11 +96,6 @@ def files_of(runtime: Runtime, places: Sequence[Place]) -> FilesOfSlices:
         if foreign:
             others.append(Place(place.table, place.snapshot_id, frozenset(foreign)))
     return FilesOfSlices(found, others, places)
-
-
-def is_ours(path: str, location: str) -> bool:
-    """Whether tasks can read the file; `location`: of its table, with a slash at the end."""
-    return path.startswith(location) and path.endswith(".parquet")
 
 
 def each_file(

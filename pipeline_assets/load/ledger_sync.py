@@ -34,12 +34,7 @@ from resources.ledger.decisions import ActKind
 from resources.ledger.store import Ledger
 from resources.publishing import PublishRequest, publisher_of
 
-_WORDS = {
-    ActKind.EXCLUDE: "exclusions",
-    ActKind.LIFT: "lifts",
-    ActKind.HOLD: "holds",
-    ActKind.RELEASE: "releases",
-}
+_WORDS = dict(zip(ActKind, ("exclusions", "lifts", "holds", "releases"), strict=True))
 
 
 def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:

@@ -46,7 +46,7 @@ from resources.iceberg.slice_changes import Published
 def before_tables(runtime: Runtime, request: LoadRequest) -> None:
     """Hook: runs before a load pins a table."""
     if request.tables & SOURCE_OF_TABLE.keys():
-        take_golden(runtime, request.first_day, request.last_day)
+        take_golden(runtime, request.days[0], request.days[-1])
 
 
 def after_publish(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> None:
@@ -121,11 +121,7 @@ def _published(
 
 
 def _staged(
-    runtime: LoadRuntime,
-    request: LoadRequest,
-    tables: Collection[Table],
-    listings: Listings,
-    new_items: set[date],
+    runtime: LoadRuntime, request: LoadRequest, tables: Collection[Table], listings: Listings, new_items: set[date]
 ) -> Iterator[TableReport]:
     """Stage each requested table on top of those before it; yield its report. Adds days of accepted snapshots to `new_items`."""
     for key, source in SOURCE_OF_TABLE.items():
@@ -170,8 +166,8 @@ def _run_row(runtime: Runtime, request: LoadRequest, reports: Collection[TableRe
     verdicts = Counter(f"{report.table} {outcome.verdict.value}" for report in reports for outcome in report.outcomes)
     return {
         "tables": sorted(request.tables),
-        "first_day": request.first_day,
-        "last_day": request.last_day,
+        "first_day": request.days[0],
+        "last_day": request.days[-1],
         "started_at": request.now.isoformat(),
         "verdicts": dict(verdicts),
         "skew": [step.as_json() for step in runtime.skew.steps],

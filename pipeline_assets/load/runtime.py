@@ -97,6 +97,7 @@ class LoadRequest:
     """One run of the load path."""
 
     days: tuple[date, ...]
+    """Ascending."""
     projects: tuple[str, ...]
     tables: frozenset[str]
     run_id: str
@@ -104,16 +105,6 @@ class LoadRequest:
     accepted: Acceptances = field(default_factory=dict)
     is_read_again: bool = False
     """Whether slices with a lost data file are restored: raw from landing, others from their inputs."""
-
-    @property
-    def first_day(self) -> date:
-        """First requested day."""
-        return self.days[0]
-
-    @property
-    def last_day(self) -> date:
-        """Last requested day."""
-        return self.days[-1]
 
     def slices_of(self, kind: TableKind) -> frozenset[Slice]:
         """The slices of tables of this kind that hold the requested days."""
@@ -174,15 +165,14 @@ def merged(former: TableReport | None, later: TableReport, accepted: Collection[
         return later
     told = {outcome.key: outcome for outcome in former.outcomes}
     outcomes = []
-    for outcome in later.outcomes:
-        before = told.pop(outcome.key, None)
-        is_settled = outcome.key in accepted and outcome.verdict is Verdict.UNCHANGED
-        if before is not None and before.verdict is Verdict.PUBLISHED and is_settled:
-            outcomes.append(before)
-        elif before is not None and before.verdict is outcome.verdict and not before.is_repeat:
-            outcomes.append(replace(outcome, is_repeat=False))
+    for one in later.outcomes:
+        before = told.pop(one.key, None)
+        if before is not None and before.verdict is Verdict.PUBLISHED and one.verdict is Verdict.UNCHANGED:
+            outcomes.append(before if one.key in accepted else one)
+        elif before is not None and before.verdict is one.verdict and not before.is_repeat:
+            outcomes.append(replace(one, is_repeat=False))
         else:
-            outcomes.append(outcome)
+            outcomes.append(one)
     outcomes += [before for key, before in told.items() if key in accepted or before.verdict is Verdict.REFUSED]
     return replace(
         later,
@@ -237,10 +227,10 @@ def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days:
     records = ledger.slices(table, projects, days)
     batches = ledger.batches(projects, min(days), max(days))
     if table not in SOURCE_OF_TABLE:
-        early = early_slices(batches)
+        early = early_slices(batches) if any(one.verdict is Verdict.WAITING for one in records.values()) else ()
         return [
-            outcome_of(record, is_repeat=True, is_early=record.verdict is Verdict.WAITING and key in early)
-            for key, record in records.items()
+            outcome_of(one, is_repeat=True, is_early=one.verdict is Verdict.WAITING and key in early)
+            for key, one in records.items()
         ]
     found = []
     for batch_key, batch in batches.items():

@@ -102,8 +102,10 @@ def decide_and_load(
 ) -> Iterator[TableReport]:
     """Record the decisions of the config, then load as `run_load` does."""
     read_back(runtime.ledger, runtime.log)
-    exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
-    lift(runtime, config.include, request)
+    if config.exclude:
+        exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
+    if config.include:
+        lift(runtime, config.include, request)
     yield from run_load(runtime, request, is_live)
 
 

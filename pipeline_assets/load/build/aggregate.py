@@ -69,44 +69,35 @@ def _refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on
     return published.where(slices_condition(REFINED_EVENTS, [key]))
 
 
-def _due(plan: TablePlan, table: AggregateTable) -> list[AggregateTable]:
-    runtime, keys = plan.runtime, [one.key for one in AGGREGATES]
-    later = [
-        one
-        for one in AGGREGATES[keys.index(table.key) + 1 :]
-        if one.fold is not None and one.key in plan.request.tables
-    ]
-    built = plan.to_build.values()
-    if plan.built_beside is not None or any(one.cause.kind is not CauseKind.CODE for one in built):
-        return later
-    return [one for one in later if _is_outdated(runtime, one, plan.to_build.keys())]
+def _build_by_fold(plan: TablePlan, table: AggregateTable) -> Build:
+    runtime, request, slices = plan.runtime, plan.request, sorted(plan.to_build)
+    later = AGGREGATES[[one.key for one in AGGREGATES].index(table.key) + 1 :]
+    due = [one for one in later if one.fold is not None and one.key in request.tables]
+    if plan.built_beside is None and all(one.cause.kind is CauseKind.CODE for one in plan.to_build.values()):
+        due = [one for one in due if _is_outdated(runtime, one, slices)]
+    written = runtime.folds.take(runtime, plan.pins[REFINED_EVENTS.key], slices, table, due)
+
+    def write(target: str) -> None:
+        change = FileChange([file for one in written.values() for file in one.files], slices)
+        runtime.lakehouse.files.replace(table, target, change)
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        held = runtime.lakehouse.slice_files(table, snapshot_id, set(slices))
+        audits = {}
+        for key, one in written.items():
+            if one.paths != set(held[key].paths if key in held else ()):
+                reason = f"{key} holds other files than were written"
+                raise LakehouseError(table.key, reason, "This is a defect of Tidemark: report it")
+            audits[key] = _audit(table, {**one.totals, "digest": one.digest}, one.controls, runtime.settings)
+        return audits
+
+    return Build(write, audit)
 
 
 def _is_outdated(runtime: Runtime, table: AggregateTable, slices: Collection[Slice]) -> bool:
     projects, days = sorted({key.project_id for key in slices}), {key.event_date for key in slices}
     records, code = runtime.ledger.slices(table.key, projects, days), table.code_version(runtime.settings)
     return any(record.code_version != code for key, record in records.items() if key in slices)
-
-
-def _build_by_fold(plan: TablePlan, table: AggregateTable) -> Build:
-    runtime, slices = plan.runtime, sorted(plan.to_build)
-    written = runtime.folds.take(runtime, plan.pins[REFINED_EVENTS.key], slices, table, _due(plan, table))
-
-    def write() -> FileChange:
-        return FileChange([file for one in written.values() for file in one.files], slices)
-
-    def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        held = runtime.lakehouse.slice_files(table, snapshot_id, set(slices))
-        for key, one in written.items():
-            if one.paths != set(held[key].paths if key in held else ()):
-                reason = f"{key} holds other files than were written"
-                raise LakehouseError(table.key, reason, "This is a defect of Tidemark: report it")
-        return {
-            key: _audit(table, {**one.totals, "digest": one.digest}, one.controls, runtime.settings)
-            for key, one in written.items()
-        }
-
-    return Build(plan.write_files(write), audit)
 
 
 def _build_by_spark(plan: TablePlan, table: AggregateTable) -> Build:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pyspark.sql import Column, DataFrame
 
@@ -23,9 +23,6 @@ from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, row_contents, with_keys, with_row_hashes
 from pipeline_assets.transforms.keys import Contents, KeyDifference, named_contents
 from resources.iceberg.metadata import slices_condition
-
-if TYPE_CHECKING:
-    from resources.iceberg.staging import FileChange
 
 
 @dataclass(frozen=True)
@@ -79,10 +76,6 @@ class TablePlan:
     def write(self, rows: DataFrame) -> Callable[[str], None]:
         """Writes these rows over the slices to build of a branch."""
         return lambda target: self.runtime.lakehouse.replace_slices(self.table, target, self.to_build.keys(), rows)
-
-    def write_files(self, change: Callable[[], FileChange]) -> Callable[[str], None]:
-        """Writes files without Spark's writer, and puts them in place on a branch."""
-        return lambda target: self.runtime.lakehouse.files.replace(self.table, target, change())
 
     def measured(
         self, snapshot_id: int, *figures: Column, marked: Callable[[DataFrame], DataFrame] = lambda rows: rows

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline_assets.domain import skew
 from pipeline_assets.domain.skew import Share, StepSkew, hashed_sizes
-from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
+from pipeline_assets.domain.slices import Slice, neighbourhood
 from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -28,23 +29,14 @@ COMPARE = "compare"
 _LONG = (1 << 64) - 1
 
 
-@dataclass(frozen=True)
-class KeyCounts:
+class KeyCounts(NamedTuple):
     """Counts of keys that several rows share; the first half of its hash identifies a key."""
 
     keys: int
     rows: int
-    heaviest: Mapping[int, int]
+    heaviest: tuple[int, int]
+    """A key and its rows."""
     hot: Mapping[int, int]
-
-    def skew(self, table: str, tasks: int) -> StepSkew:
-        """The skew of rows over keys and over tasks' ranges of keys; rows of hot keys are spread evenly."""
-        ((key, most),) = self.heaviest.items()
-        # A hash keeps ids of events out of logs.
-        name = f"{key & _LONG:016x}"
-        together = {} if self.hot else {name: most}
-        forecast = hashed_sizes(together, self.rows - sum(together.values()), tasks)
-        return StepSkew(table, COMPARE, "rows", (Share("event key", name, most / self.rows, self.keys),), forecast)
 
 
 _MOST_KEYS = 20_000_000
@@ -61,8 +53,8 @@ class CompetingRows:
     """The fate of the competing rows of some slices in both raw tables."""
 
     def __init__(self, runtime: Runtime, places: Sequence[Place], slices: Collection[Slice]) -> None:
-        self._slices = frozenset(slices)
-        self._outcome = _outcome(runtime, places, self._slices)
+        self.slices = frozenset(slices)
+        self.outcome = _outcome(runtime, places, self.slices)
 
     @classmethod
     def as_of(cls, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
@@ -70,27 +62,11 @@ class CompetingRows:
         near = frozenset(neighbourhood(slices, runtime.settings.dedupe_window_days))
         return cls(runtime, [Place(table, pins[table.key], near) for table in RAW_TABLES.values()], slices)
 
-    def covers(self, slices: Collection[Slice]) -> bool:
-        """Whether questions about these slices can be answered."""
-        return self._slices.issuperset(slices)
-
-    def reasons(self, slices: Collection[Slice]) -> dict[Slice, Counter[str]]:
-        """Slice -> fate (`RowFate`), or LOST_UNREAD -> number of its competing rows."""
-        return {key: self._outcome.reasons.get(key, Counter()) for key in slices}
-
     def losers(self, slices: Collection[Slice]) -> Losers:
         """The rows of these slices that lose."""
-        wanted = set(slices)
-        return {
-            at: pa.concat_tables(parts).unify_dictionaries()
-            for at, parts in self._outcome.losers.items()
-            if at[0] in wanted
-        }
-
-    def competing_digests(self, slices: Collection[Slice]) -> dict[Slice, str]:
-        """Slice -> digest of the rows on other days that share a key with its rows."""
-        found = self._outcome.competing
-        return {key: str(found[key]) if key in found else str(EMPTY) for key in slices}
+        wanted = frozenset(slices)
+        losers = {at: parts for at, parts in self.outcome.losers.items() if at[0] in wanted}
+        return {at: pa.concat_tables(parts).unify_dictionaries() for at, parts in losers.items()}
 
 
 def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]) -> Outcome:
@@ -102,23 +78,35 @@ def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]
         counted, among = _counted(halves, counts), RowsAmong(SOURCES, halves.tobytes())
     else:
         counted, among = _heavy(runtime, found), RowsAmong(SOURCES, None)
-    is_small = counted.rows <= _SHARES_HERE * skew.HOT_KEY_ROWS
-    ranges = Ranges(1, 0, b"") if is_small else _ranges(counted, skew.HOT_KEY_ROWS)
-    if counted.heaviest:
-        runtime.skew.forecast(counted.skew(REFINED_EVENTS.key, ranges.usual + ranges.hot), runtime)
+    is_small, hot = counted.rows <= _SHARES_HERE * skew.HOT_KEY_ROWS, sum(counted.hot.values())
+    ranges = Ranges(1, 0, b"")
+    if not is_small:
+        usual, of_hot = (min(_MOST_PARTS, 1 + rows // skew.HOT_KEY_ROWS) for rows in (counted.rows - hot, hot))
+        hot_halves = np.sort(np.asarray(list(counted.hot), dtype=np.int64)).tobytes()
+        ranges = Ranges(usual, of_hot if hot else 0, hot_halves)
+    key, most = counted.heaviest
+    if most:
+        # A hash keeps ids of events out of logs. Rows of hot keys are spread evenly.
+        name, together = f"{key & _LONG:016x}", 0 if hot else most
+        sizes = hashed_sizes({} if hot else {name: most}, counted.rows - together, ranges.usual + ranges.hot)
+        share = Share("event key", name, most / counted.rows, counted.keys)
+        runtime.skew.forecast(StepSkew(REFINED_EVENTS.key, COMPARE, "rows", (share,), sizes), runtime)
     settings = runtime.settings
     deciding = Deciding(slices, settings.source_precedence, settings.dedupe_window_days, ranges)
     if is_small:
         return deciding(0, each_of(runtime, found, READ_TYPES, among))
     if ranges.hot:
-        deciding = replace(deciding, guests=_guests(runtime, found, ranges))
+        precedence = settings.source_precedence
+        told = each_of(runtime, found, READ_TYPES, RowsAmong(SOURCES, ranges.hot_halves, precedence))
+        best = best_of_days(pa.concat_tables(map(from_bytes, told)).combine_chunks(), precedence)
+        deciding = replace(deciding, guests=as_bytes(best))
     return _by_tasks(runtime, found, among, deciding)
 
 
 def _counted(halves: Longs, counts: Longs) -> KeyCounts:
-    is_hot = counts >= skew.HOT_KEY_ROWS
+    is_hot, first = counts >= skew.HOT_KEY_ROWS, counts.argmax()
     hot = dict(zip(halves[is_hot].tolist(), counts[is_hot].tolist(), strict=True))
-    return KeyCounts(len(halves), int(counts.sum()), {int(halves[counts.argmax()]): int(counts.max())}, hot)
+    return KeyCounts(len(halves), int(counts.sum()), (int(halves[first]), int(counts[first])), hot)
 
 
 def _heavy(runtime: Runtime, found: FilesOfSlices) -> KeyCounts:
@@ -127,25 +115,8 @@ def _heavy(runtime: Runtime, found: FilesOfSlices) -> KeyCounts:
     heavy = partial(heavy_halves, max(_LEAST_HEAVY, most // len(found.files)))
     for of_file in each_of(runtime, found, FIRST_HALF, heavy):
         total.update(of_file)
-    return KeyCounts(
-        found.rows,
-        found.rows,
-        dict(total.most_common(1)),
-        {key: count for key, count in total.items() if count >= most},
-    )
-
-
-def _ranges(counted: KeyCounts, most: int) -> Ranges:
-    hot = sum(counted.hot.values())
-    usual = min(_MOST_PARTS, 1 + (counted.rows - hot) // most)
-    halves = np.sort(np.asarray(list(counted.hot), dtype=np.int64)).tobytes()
-    return Ranges(usual, min(_MOST_PARTS, 1 + hot // most) if hot else 0, halves)
-
-
-def _guests(runtime: Runtime, found: FilesOfSlices, ranges: Ranges) -> bytes | None:
-    precedence = runtime.settings.source_precedence
-    told = each_of(runtime, found, READ_TYPES, RowsAmong(SOURCES, ranges.hot_halves, precedence))
-    return as_bytes(best_of_days(pa.concat_tables(map(from_bytes, told)).combine_chunks(), precedence))
+    hot = {key: count for key, count in total.items() if count >= most}
+    return KeyCounts(found.rows, found.rows, next(iter(total.most_common(1)), (0, 0)), hot)
 
 
 def _by_tasks(runtime: Runtime, found: FilesOfSlices, among: RowsAmong, deciding: Deciding) -> Outcome:

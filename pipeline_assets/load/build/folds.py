@@ -126,17 +126,16 @@ def _folded(runtime: Runtime, place: Place, fold: SliceFold, tables: Mapping[str
             for key, rows, by_table in told:
                 _require_all(place, key, rows, rows_of[key])
                 folds[key] = by_table
-    divided = _divided(runtime, place, read, fold, large, rows_of)
+    divided = _divided(runtime, place, read, fold, large, rows_of) if large else {}
     for other in found.others:
         events = runtime.lakehouse.read(other.table, other.snapshot_id)
         divided |= fold_events(events.where(slices_condition(other.table, other.slices)), fold)
-    weights = [_rows_in(by_table) + 1.0 for by_table in divided.values()]
-    to_write = runtime.tasks.groups(list(divided.items()), weights)
-    return folds | {
-        key: one
-        for told in runtime.tasks.run(partial(write_slices, tables), to_write, read_bytes=0)
-        for key, one in told
-    }
+    if divided:
+        weights = [1.0 + sum(len(one.rows) for one in by_table.values()) for by_table in divided.values()]
+        to_write = runtime.tasks.groups(list(divided.items()), weights)
+        for written in runtime.tasks.run(partial(write_slices, tables), to_write, read_bytes=0):
+            folds |= written
+    return folds
 
 
 def _divided(
@@ -165,10 +164,6 @@ def _divided(
     for key in shares:
         _require_all(place, key, rows[key], rows_of[key])
     return {key: joined(folded) for key, folded in found.items()}
-
-
-def _rows_in(by_table: Mapping[str, Folded]) -> int:
-    return sum(len(folded.rows) for folded in by_table.values())
 
 
 def _require_all(place: Place, key: Slice, rows: int, held: int) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pipeline_assets.domain.errors import PublishConflictError, UsageError, tries
 from pipeline_assets.domain.records import PublicationRecord
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.aggregate import AggregateBuilder, AsOfBuilder
 from pipeline_assets.load.build.builder import Builder, JudgedSlice, StagedSlices, TablePlan
-from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.refined import RefinedBuilder
 from pipeline_assets.load.build.snapshot import SnapshotBuilder
 from pipeline_assets.load.build.validity import ValidityBuilder
@@ -54,8 +53,21 @@ _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
     """Bring candidate slices up to date with their inputs. Raises PublishConflictError if other writers keep changing these."""
     started_at = time.monotonic()
-    base_id, pins, decided = _pinned(runtime, request, table, facts)
-    decisions, competing = _resolved(runtime, request, table, pins, decided)
+    base_id, pins, decisions = _pinned(runtime, request, table, facts)
+    competing, unclear = None, {decision.key for decision in decisions if decision.todo is Todo.CHECK}
+    if unclear:
+        # Only neighbours that share a changed key are built.
+        runtime.log(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
+        candidates = [one.key for one in decisions if one.todo in (Todo.CHECK, Todo.REBUILD)]
+        competing = builder_of(table).competing_rows(runtime, pins, candidates)
+        digests = competing.outcome.competing
+        decisions = [
+            resolve(runtime.settings, table, request.accepted, one, str(digests.get(one.key, EMPTY)))
+            if one.key in unclear
+            else one
+            for one in decisions
+        ]
+    decisions = release_waits(decisions)
     failpoint(Failpoint.AFTER_PIN, table.key)
     plan = TablePlan(
         runtime, request, table, base_id, pins, runtime.draft.next_attempt(), decisions, started_at, competing
@@ -67,7 +79,12 @@ def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, fact
     judged += built.values()
     changes = Changes(exclusions=None if facts.exclusions is None else versions_of(facts.exclusions))
     _account(plan, judged, publication, changes)
-    runtime.draft.record(table, changes, _inputs_of_published(plan, judged))
+    built_from = {
+        one.record.key: rests_on(table, runtime.settings, one.record.key, state, todo[one.record.key].months)
+        for one in judged
+        if one.is_changed and (state := one.record.input_state) is not None
+    }
+    runtime.draft.record(table, changes, built_from)
     outcomes = sorted((one.outcome for one in judged), key=lambda outcome: (not outcome.is_requested, outcome.key))
     seconds = time.monotonic() - started_at
     return TableReport(table.key, tuple(outcomes), None, seconds, tuple(sorted(todo)), pins)
@@ -91,27 +108,6 @@ def _pinned(
     raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")
 
 
-def _resolved(
-    runtime: LoadRuntime, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[SlicePlan]
-) -> tuple[list[SlicePlan], CompetingRows | None]:
-    """Resolve every CHECK: only neighbours that share a changed key are built. Returns competing rows if they were read."""
-    unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
-    if not unclear:
-        return release_waits(decisions), None
-    runtime.log(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
-    competing = builder_of(table).competing_rows(
-        runtime, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
-    )
-    competing_digests = competing.competing_digests(unclear)
-    decisions = [
-        resolve(runtime.settings, table, request.accepted, decision, competing_digests[decision.key])
-        if decision.todo is Todo.CHECK
-        else decision
-        for decision in decisions
-    ]
-    return release_waits(decisions), competing
-
-
 def _built(plan: TablePlan, draft: Draft) -> tuple[dict[Slice, JudgedSlice], Published | None]:
     builder, publication = builder_of(plan.table), None
     build = builder.build(plan)
@@ -130,17 +126,6 @@ def _built(plan: TablePlan, draft: Draft) -> tuple[dict[Slice, JudgedSlice], Pub
     finally:
         build.release()
     return judged, publication
-
-
-def _inputs_of_published(
-    plan: TablePlan, judged: Sequence[JudgedSlice]
-) -> dict[Slice, dict[tuple[str, Slice], Digest]]:
-    months = {decision.key: decision.months for decision in plan.slices}
-    return {
-        record.key: rests_on(plan.table, plan.runtime.settings, record.key, record.input_state, months[record.key])
-        for record in (one.record for one in judged if one.is_changed)
-        if record.input_state is not None
-    }
 
 
 def _account(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None, changes: Changes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -135,7 +136,8 @@ def write_refined(
     """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ."""
     names = runtime.lakehouse.files
     parts = file_parts(files, runtime.tasks.most_groups, held.keys())
-    runtime.skew.forecast(_skew(files, parts, held), runtime)
+    if len(parts) > 1:
+        runtime.skew.forecast(_skew(files, parts, held), runtime)
     refining = Refining(
         stores={table.key: names.store(table) for table in RAW_TABLES.values()},
         sources={table.key: source.value for source, table in RAW_TABLES.items()},
@@ -147,7 +149,8 @@ def write_refined(
     work = work_of(parts, {(key, tables[source]): rows for (key, source), rows in losers.items()}, held)
     read_bytes = sum(file.size_bytes for file in chain(files, *held.values()))
     refined = together(runtime.tasks.run(refining, work, read_bytes=read_bytes))
-    runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime)
+    if len(parts) > 1:
+        runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime)
     return refined
 
 
@@ -164,15 +167,14 @@ def write_rows(runtime: Runtime, rows: DataFrame) -> list[str]:
 
 
 def _skew(files: Sequence[SliceFile], parts: Sequence[Sequence[SliceFile]], held: Collection[Slice]) -> StepSkew:
-    names: dict[str, Callable[[SliceFile], str]] = {
-        "project": lambda file: file.key.project_id,
-        "event day": lambda file: file.key.event_date.isoformat(),
-        "file": lambda file: file.path,
-    }
     weights = {file: weight_of(file, held) for file in files}
-    keys = [share_of(key, ((name_of(file), weights[file]) for file in files)) for key, name_of in names.items()]
+    shares = (
+        share_of("project", ((file.key.project_id, weights[file]) for file in files)),
+        share_of("event day", ((file.key.event_date.isoformat(), weights[file]) for file in files)),
+        share_of("file", ((file.path, weights[file]) for file in files)),
+    )
     tasks = tuple(sum(weights[file] for file in part) for part in parts)
-    return StepSkew(REFINED_EVENTS.key, _STEP, "bytes", tuple(keys), tasks)
+    return StepSkew(REFINED_EVENTS.key, _STEP, "bytes", shares, tasks)
 
 
 class RefinedBuilder(Builder[Table]):
@@ -184,15 +186,15 @@ class RefinedBuilder(Builder[Table]):
         code = self.table.code_version(runtime.settings)
         known = [] if plan.is_whole else [key for key in todo if _is_as_built(plan.to_build[key].record, code)]
         competing = plan.competing
-        if competing is None or not competing.covers(todo):
+        if competing is None or not competing.slices.issuperset(todo):
             competing = CompetingRows.as_of(runtime, pins, todo)
-        reasons, losers, digests = competing.reasons(todo), competing.losers(todo), competing.competing_digests(todo)
+        outcome, losers = competing.outcome, competing.losers(todo)
         files, foreign = raw_files(runtime, pins, todo)
         held = {key: own for key, own in held_files(runtime, plan.base_id, known).items() if key not in foreign}
         wrong: dict[Slice, str] = {}
         keys_of: dict[Slice, KeyDifference] = {}
 
-        def write() -> FileChange:
+        def write(target: str) -> None:
             refined = write_refined(runtime, files, losers, held)
             if foreign:
                 refined.files.extend(write_rows(runtime, winning_rows(runtime, pins, foreign, losers)))
@@ -200,18 +202,20 @@ class RefinedBuilder(Builder[Table]):
             keys_of.update(refined.keys)
             place = runtime.lakehouse.files.store(REFINED_EVENTS).url
             gone = {key: [f"{place}/{path}" for path in paths] for key, paths in refined.gone.items()}
-            return FileChange(refined.files, set(todo) - gone.keys(), gone)
+            change = FileChange(refined.files, set(todo) - gone.keys(), gone)
+            runtime.lakehouse.files.replace(self.table, target, change)
 
         def audit(snapshot_id: int) -> dict[Slice, Audit]:
             counted = raw_counts(runtime, pins, todo)
             near = plan.states(snapshot_id, neighbourhood(todo, runtime.settings.dedupe_window_days))
             measured = measure_refined(runtime, snapshot_id, near, todo, is_checked=bool(foreign))
-            return {
-                key: audit_of(measured.get(key), counted[key], reasons[key], digests[key], wrong.get(key))
-                for key in todo
-            }
+            audits = {}
+            for key in todo:
+                reasons, digest = outcome.reasons.get(key, Counter()), str(outcome.competing.get(key, EMPTY))
+                audits[key] = audit_of(measured.get(key), counted[key], reasons, digest, wrong.get(key))
+            return audits
 
-        return Build(plan.write_files(write), audit, keys=keys_of)
+        return Build(write, audit, keys=keys_of)
 
     def rows_now(self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> DataFrame:  # noqa: ARG002 - raw is not derived
         """From raw."""

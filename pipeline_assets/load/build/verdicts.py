@@ -13,7 +13,7 @@ from pipeline_assets.domain.changes import Baseline, CauseKind, KeyChange, expla
 from pipeline_assets.domain.checks import Check, Evaluation, complete
 from pipeline_assets.domain.records import Rejection, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Source, Verdict, neighbourhood
-from pipeline_assets.load.build.builder import Audit, Builder, Inputs, JudgedSlice, StagedSlices, TablePlan
+from pipeline_assets.load.build.builder import Builder, Inputs, JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.runtime import Outcome, outcome_of
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import judging
@@ -89,51 +89,62 @@ def brought_by_recoveries(
 
 def judge(plan: TablePlan, builder: Builder[Any], staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     """Evaluate every check of every staged slice; return slice -> its record and outcome."""
-    todo = plan.to_build
+    todo, table, settings = plan.to_build, plan.table, plan.runtime.settings
     keys = builder.key_changes(plan, staged)
-    brought = {key: brought_by_recoveries(plan, builder, staged, decision) for key, decision in todo.items()}
-    changes = {key: _change(plan, staged, decision, keys.get(key), brought[key]) for key, decision in todo.items()}
-    evaluated = {key: complete(plan.table.checks, (*staged.audits[key].evaluations, changes[key])) for key in todo}
+    measured: dict[Slice, tuple[Baseline, Mapping[str, float], KeyChange | None]] = {}
+    how: dict[Slice, dict[str, Any]] = {}
+    changes: dict[Slice, Evaluation] = {}
+    for key, decision in todo.items():
+        audit = staged.audits[key]
+        measured[key] = baseline_of(decision.record).of(audit.measures), audit.measures, keys.get(key)
+        brought = brought_by_recoveries(plan, builder, staged, decision)
+        how[key] = {
+            "content": str(audit.digest),
+            "was_final": decision.was_final,
+            "settings": settings,
+            "brought": brought,
+        }
+        reason, cause = plan.request.accepted.get((table.key, key)), decision.cause.text
+        changes[key] = explain_change(table.key, *measured[key], accepted_reason=reason, cause=cause, **how[key])
+        if changes[key].is_accepted_change:
+            plan.runtime.log(f"{table.key}: {key} {changes[key].reason}")
+    evaluated = {key: complete(table.checks, (*staged.audits[key].evaluations, changes[key])) for key in todo}
     failed = {key: failure for key, evaluations in evaluated.items() if (failure := _blocking_failure(evaluations))}
-    for key, change in sorted(changes.items()):
-        if change.is_accepted_change:
-            plan.runtime.log(f"{plan.table.key}: {key} {change.reason}")
     waiting = _held_back(plan, builder, staged, failed)
-    judged_by = judging(plan.table, plan.runtime.settings)
+    judged_by = judging(table, settings)
     judged: dict[Slice, JudgedSlice] = {}
     for key, decision in todo.items():
         audit, evaluations = staged.audits[key], evaluated[key]
-        prior = decision.record or SliceRecord(plan.table.key, key, Verdict.PUBLISHED)
+        prior = decision.record or SliceRecord(table.key, key, Verdict.PUBLISHED)
         present = decision.present
         if audit.competing_digests is not None:
             present = replace(present, cross_day=audit.competing_digests)
-        figures = {**audit.figures, "rows_before": prior.digest.rows, "rows_after": audit.digest.rows}
         is_changed = False
-        if key in waiting:
-            days = tuple(other.event_date for other in waiting[key])
-            because: dict[str, Any] = {
-                "rejection": Rejection(present, judged_by, days),
-                "refused_evaluations": evaluations,
-            }
-            record = _blocked(prior, Verdict.WAITING, (waiting_reason(days), WAITING_HINT), **because)
-        elif key in failed:
-            because = {"rejection": Rejection(present, judged_by), "refused_evaluations": evaluations}
-            record = _blocked(prior, Verdict.REFUSED, (_reason(failed[key]), failed[key].hint), **because)
+        if key in waiting or key in failed:
+            days = tuple(other.event_date for other in waiting.get(key, ()))
+            verdict = Verdict.WAITING if days else Verdict.REFUSED
+            why = (waiting_reason(days), WAITING_HINT) if days else (_reason(failed[key]), failed[key].hint)
+            rejection = Rejection(present, judged_by, days)
+            record = _blocked(prior, verdict, why, rejection=rejection, refused_evaluations=evaluations)
         else:
             # Readers see no change if the same rows return in other files.
             is_changed = audit.digest != prior.digest or decision.cause.kind is CauseKind.FILES_GONE
+            baseline = None
+            if decision.is_settled:
+                baseline = next_baseline(*measured[key], changes[key], now=plan.request.now.isoformat(), **how[key])
             record = _passed(
                 decision,
                 prior,
                 verdict=Verdict.PUBLISHED if is_changed else Verdict.UNCHANGED,
                 digest=audit.digest,
                 input_state=present,
-                baseline=_next_baseline(plan, decision, audit, changes[key], keys.get(key), brought[key]),
-                code_version=plan.table.code_version(plan.runtime.settings),
+                baseline=baseline,
+                code_version=table.code_version(settings),
                 figures=audit.figures,
                 evaluations=evaluations,
             )
         may_repeat = key in waiting or (key in failed and decision.is_judged_again)
+        figures = {**audit.figures, "rows_before": prior.digest.rows, "rows_after": audit.digest.rows}
         outcome = _outcome(
             decision,
             record,
@@ -154,52 +165,11 @@ def _blocked(prior: SliceRecord, verdict: Verdict, why: tuple[str | None, str | 
     return replace(prior, verdict=verdict, reason=why[0], hint=why[1], **changes)
 
 
-def _change(
-    plan: TablePlan, staged: StagedSlices, decision: SlicePlan, keys: KeyChange | None, brought: Mapping[str, float]
-) -> Evaluation:
-    audit = staged.audits[decision.key]
-    return explain_change(
-        plan.table.key,
-        baseline_of(decision.record).of(audit.measures),
-        audit.measures,
-        keys,
-        content=str(audit.digest),
-        was_final=decision.was_final,
-        accepted_reason=plan.request.accepted.get((plan.table.key, decision.key)),
-        cause=decision.cause.text,
-        settings=plan.runtime.settings,
-        brought=brought,
-    )
-
-
 def baseline_of(record: SliceRecord | None) -> Baseline:
     """The baseline to measure a change against; the recorded figures without one on record."""
     if record is None or record.digest == EMPTY:
         return Baseline()
     return record.baseline if record.baseline is not None else Baseline(record.figures, content=str(record.digest))
-
-
-def _next_baseline(
-    plan: TablePlan,
-    decision: SlicePlan,
-    audit: Audit,
-    change: Evaluation,
-    keys: KeyChange | None,
-    brought: Mapping[str, float],
-) -> Baseline | None:
-    if not decision.is_settled:
-        return None
-    return next_baseline(
-        baseline_of(decision.record).of(audit.measures),
-        audit.measures,
-        keys,
-        change,
-        content=str(audit.digest),
-        was_final=decision.was_final,
-        settings=plan.runtime.settings,
-        now=plan.request.now.isoformat(),
-        brought=brought,
-    )
 
 
 def _held_back(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -15,12 +15,13 @@ from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, So
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.deliveries.publish import judge, publish, report
 from pipeline_assets.load.deliveries.read import Attempt, Losses, hashes_of, quarantine, read_and_stage, stage_accepted
+from pipeline_assets.load.deliveries.snapshots import versions_of
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.runtime import LoadRequest, TableReport
 from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import slices_condition
-from resources.ledger.store import Ledger
+from resources.ledger.changes import BatchAsRead
 
 
 def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source) -> TableReport:
@@ -47,13 +48,24 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
         )
         failpoint(Failpoint.AFTER_PIN, table.key)
         try:
-            _publish_accepted(attempt)
+            _skip_known_bytes(attempt)
+            runtime.new_bytes.add(sum(delivery.size_bytes for delivery in attempt.to_parse(attempt.work)))
+            read_and_stage(attempt)
+            attempt.verdicts = judge(attempt.batches, attempt.summaries, attempt.details, runtime.settings)
+            if attempt.staged is not None:
+                if losses.found:
+                    _wait_beside_lost(attempt)
+                stage_accepted(attempt)
+            quarantine(attempt)
+            publish(attempt)
         except ReadTwiceError as moved:
             moves += 1
             if moves == runtime.settings.publish_attempts:
                 raise
             runtime.log(f"{table.key}: {moved.subject} {moved.reason}; reading it again")
             continue
+        finally:
+            attempt.drop()
         published = attempt.published
         _record(attempt)
         if not (may_list_again and attempt.judged(BatchVerdict.MOVED)):
@@ -79,41 +91,17 @@ def _losses(
     if former is None:
         known = ledger.slices(table.key, request.projects, {key.event_date for key in lost})
         before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
-    holding = batches_holding(ledger, source, lost, lines)
+    holding = {
+        Slice(day, project): {batch for batch, part in batches.items() if part.digest != EMPTY}
+        for project, days in days_by_project(lost).items()
+        for day, batches in ledger.batch_days_of(source, project, sorted(days)).items()
+    }
+    for key in lines:
+        # Refused lines are filed under the arrival day of their batch.
+        holding.setdefault(key, set()).add(BatchKey(source, key.project_id, key.event_date))
     of_rows = {batch for key in rows for batch in holding.get(key, ())}
     again = {batch: batch in of_rows for batches in holding.values() for batch in batches}
     return Losses(lost, before, frozenset(lines), holding), again
-
-
-def batches_holding(
-    ledger: Ledger, source: Source, slices: Collection[Slice], of_lines: Collection[Slice] = ()
-) -> dict[Slice, set[BatchKey]]:
-    """Slice of raw -> batches that brought its rows; for `of_lines`, also the batch that its refused lines are filed under."""
-    holding = {
-        Slice(day, project): {batch for batch, part in batches.items() if part.digest != EMPTY}
-        for project, days in days_by_project(slices).items()
-        for day, batches in ledger.batch_days_of(source, project, sorted(days)).items()
-    }
-    for key in of_lines:
-        holding.setdefault(key, set()).add(BatchKey(source, key.project_id, key.event_date))
-    return holding
-
-
-def _publish_accepted(attempt: Attempt) -> None:
-    _skip_known_bytes(attempt)
-    runtime = attempt.runtime
-    runtime.new_bytes.add(sum(delivery.size_bytes for delivery in attempt.to_parse(attempt.work)))
-    try:
-        read_and_stage(attempt)
-        attempt.verdicts = judge(attempt.batches, attempt.summaries, attempt.details, runtime.settings)
-        if attempt.staged is not None:
-            if attempt.losses.found:
-                _wait_beside_lost(attempt)
-            stage_accepted(attempt)
-        quarantine(attempt)
-        publish(attempt)
-    finally:
-        attempt.drop()
 
 
 def _wait_beside_lost(attempt: Attempt) -> None:
@@ -156,7 +144,9 @@ def _record(attempt: Attempt) -> None:
         if attempt.may_list_again and verdict is BatchVerdict.MOVED:
             continue
         changes.batches.append(plan.record(verdict, evaluation, runtime.settings))
-        changes.read_batches[key] = plan.as_read
+        prior, accepted = plan.prior, {name: one.etag for name, one in plan.recorded.items()}
+        judgement = None if prior is None else (prior.verdict.value, prior.input_state)
+        changes.read_batches[key] = BatchAsRead(accepted, judgement, versions_of(plan.exclusions))
         if not plan.needs_work or verdict is BatchVerdict.MOVED:
             continue
         if evaluation.figures.get("quarantined_lines"):

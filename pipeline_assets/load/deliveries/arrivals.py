@@ -37,7 +37,7 @@ def plan_arrivals(
     if arrived:
         waiting = runtime.ledger.batches(projects, min(arrived), request.now.date()).items()
         arrived += [batch.arrival_date for batch, one in waiting if one.verdict is BatchVerdict.WAITING]
-    first, last = min([request.first_day - window, *arrived]), max([request.last_day + window, *arrived])
+    first, last = min([request.days[0] - window, *arrived]), max([request.days[-1] + window, *arrived])
     listing = runtime.landing.list(source, projects, first, last, asked_for(settings, request.now.date()))
     runtime.ledger.strays.replace(source, projects, listing.strays)
     if listing.strays:
@@ -57,7 +57,10 @@ def plan_arrivals(
         read_again=read_again,
     )
     # A few markers are no reason to judge a day that nobody requested; a full set says that the day is empty.
-    plans = {key: plan for key, plan in plans.items() if plan.is_requested or plan.is_newly_empty or plan.is_delivered}
+    for key, plan in list(plans.items()):
+        is_delivered = plan.listed or plan.excluded or plan.recorded or plan.refused or plan.hours_unfinished
+        if not (plan.is_requested or is_delivered or plan.is_newly_empty):
+            del plans[key]
     plans = dict(sorted(_with_verdicts(runtime, request, source, listing, plans, recorded).items()))
     _log_plans(runtime, table.key, plans, listing, f"arrived {first} to {last}")
     return plans
@@ -68,7 +71,13 @@ def _log_plans(
 ) -> None:
     for key, plan in plans.items():
         loss = plan.told_loss(runtime.settings) if plan.accepted_reason is not None else None
-        for told in filter(None, (loss, plan.told_relocation, plan.told_recovery)):
+        moved = {"are": plan.relocated, "wait in raw until they are": plan.being_relocated}
+        relocated = [
+            f"{len(keys)} objects were moved to the other prefix and {how} loaded from there"
+            for how, keys in moved.items()
+            if keys
+        ]
+        for told in filter(None, (loss, together(*relocated), plan.told_recovery)):
             runtime.log(f"{table_key}: {key} {told}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)

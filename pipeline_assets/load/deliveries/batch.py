@@ -167,9 +167,11 @@ def plan_batches(
         exclusions[standing[0].batch][object_key] = standing
     requested = dict.fromkeys(BatchKey(source, project, day) for project in projects for day in days)
     marked_days = recorded.marked_days | {(one.batch.project_id, one.batch.arrival_date) for one in listing.markers}
+    horizon = timedelta(days=settings.redelivery_horizon_days)
+    by_markers = settings.hours_complete_by is Completeness.MARKERS
     plans = {}
     for key in dict.fromkeys((*requested, *listed, *excluded, *hours_marked, *accepted, *refused)):
-        hours = frozenset(hours_marked.get(key, ()))
+        hours, arrival = frozenset(hours_marked.get(key, ())), key.arrival_date
         known = {**accepted.get(key, {}), **refused.get(key, {})}
         claims = recorded.recovering.get(key, {})
         unfinished = {hour for hour, is_open in claims.items() if is_open or hour not in hours}
@@ -190,25 +192,20 @@ def plan_batches(
             refused=refused.get(key, {}),
             hours_marked=hours,
             hours_elsewhere=recorded.hours_elsewhere(key),
-            is_marked=_is_marked(key, marked_days, settings),
+            is_marked=by_markers
+            and key.project_id not in settings.sparse_projects
+            and any((key.project_id, day) in marked_days for day in days_between(arrival - horizon, arrival)),
             prior=recorded.batches.get(key),
             is_requested=key in requested,
-            is_awaited=settings.first_arrival is None or key.arrival_date >= settings.first_arrival,
+            is_awaited=settings.first_arrival is None or arrival >= settings.first_arrival,
             is_read_again=key in read_again,
             has_lost_rows=read_again.get(key, False),
-            is_closed=len(hours) == HOURS_A_DAY or now > deadline(key.arrival_date, settings),
-            accepted_reason=accepted_reasons.get(Slice(key.arrival_date, key.project_id)),
+            is_closed=len(hours) == HOURS_A_DAY or now > deadline(arrival, settings),
+            accepted_reason=accepted_reasons.get(Slice(arrival, key.project_id)),
             code_version=code_version,
         )
         plans[key] = _compared(plan, recorded.relocated, settings, now)
     return plans
-
-
-def _is_marked(key: BatchKey, marked_days: Set[tuple[str, date]], settings: Settings) -> bool:
-    if settings.hours_complete_by is not Completeness.MARKERS or key.project_id in settings.sparse_projects:
-        return False
-    before = days_between(key.arrival_date - timedelta(days=settings.redelivery_horizon_days), key.arrival_date)
-    return any((key.project_id, day) in marked_days for day in before)
 
 
 def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: datetime) -> BatchPlan:
@@ -226,9 +223,17 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     gone = sorted(key for key in unlisted - arrived - awaited if not is_kept or plan.recorded[key].is_damaged)
     plan = replace(plan, gone=tuple(gone))
     missing = () if plan.accepted_reason is not None else without_successor(plan, {}, settings)
+    changed = [
+        delivery
+        for delivery in sorted(plan.listed.values())
+        if plan.is_read_again
+        or (record := plan.recorded.get(delivery.key)) is None
+        or record.etag != delivery.etag
+        or is_to_be_replayed(record, plan.code_version)
+    ]
     plan = replace(
         plan,
-        changed=tuple(delivery for delivery in sorted(plan.listed.values()) if _is_changed(plan, delivery)),
+        changed=tuple(changed),
         ruled_out=ruled_out,
         relocated=frozenset(arrived),
         being_relocated=frozenset(awaited),
@@ -239,21 +244,11 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     held = plan.hours_marked | plan.hours_known(settings) | archived
     if plan.unplaced and not plan.is_marked:
         held = frozenset(range(HOURS_A_DAY)) - {*plan.unplaced.values()}
-    return replace(plan, hours_held=held, is_repeated_refusal=_is_repeated_refusal(plan, settings))
-
-
-def _is_changed(plan: BatchPlan, delivery: Delivery) -> bool:
-    record = plan.recorded.get(delivery.key)
-    if record is None or plan.is_read_again:
-        return True
-    return record.etag != delivery.etag or is_to_be_replayed(record, plan.code_version)
-
-
-def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
     prior = plan.prior
-    if prior is None or prior.verdict is not BatchVerdict.REFUSED or plan.is_read_again:
-        return False
-    is_unread = any(key in plan.listed and one.error == NOT_READABLE for key, one in plan.refused.items())
-    is_accepted = prior.is_missing and plan.accepted_reason is not None
-    is_same = bool(plan.listed or plan.gone) and prior.input_state == plan.input_state(settings)
-    return is_same and not is_unread and not is_accepted
+    is_repeated = prior is not None and prior.verdict is BatchVerdict.REFUSED and not plan.is_read_again
+    if is_repeated and prior is not None:
+        is_unread = any(key in plan.listed and one.error == NOT_READABLE for key, one in plan.refused.items())
+        is_accepted = prior.is_missing and plan.accepted_reason is not None
+        is_same = bool(plan.listed or plan.gone) and prior.input_state == plan.input_state(settings)
+        is_repeated = is_same and not is_unread and not is_accepted
+    return replace(plan, hours_held=held, is_repeated_refusal=is_repeated)

@@ -27,9 +27,7 @@ from pipeline_assets.domain.records import (
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.deliveries.snapshots import versions_of
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY
-from resources.ledger.changes import BatchAsRead
 
 
 @dataclass(frozen=True)
@@ -93,11 +91,6 @@ class BatchPlan:
         return is_absent and not is_known and self.is_told_whole
 
     @property
-    def is_delivered(self) -> bool:
-        """Whether landing or the ledger knows an object of it."""
-        return bool(self.listed or self.excluded or self.recorded or self.refused or self.hours_unfinished)
-
-    @property
     def stale_refusals(self) -> list[str]:
         """Refused versions that landing no longer holds: deleted, or overwritten by the version in raw."""
         return sorted(self.refused.keys() - {delivery.key for delivery in self.changed})
@@ -112,16 +105,6 @@ class BatchPlan:
             return None
         reasons = dict.fromkeys(exclusion.reason for key in named for exclusion in self.exclusions[key])
         return f"{len(named)} excluded: {'; '.join(reasons)}"
-
-    @property
-    def told_relocation(self) -> str | None:
-        """The treatment of objects that were moved to the other prefix; None without any."""
-        told = {
-            "are loaded from there": self.relocated,
-            "wait in raw until they are loaded from there": self.being_relocated,
-        }
-        parts = (f"{len(keys)} objects were moved to the other prefix and {how}" for how, keys in told.items() if keys)
-        return together(*parts)
 
     @property
     def told_recovery(self) -> str | None:
@@ -145,13 +128,6 @@ class BatchPlan:
     def let_go(self) -> tuple[str, ...]:
         """Withdrawn objects that landing lost."""
         return () if self.missing else self.gone
-
-    @property
-    def as_read(self) -> BatchAsRead:
-        """The ledger's records that this plan rests on."""
-        standing = None if self.prior is None else (self.prior.verdict.value, self.prior.input_state)
-        accepted = {key: record.etag for key, record in self.recorded.items()}
-        return BatchAsRead(accepted, standing, versions_of(self.exclusions))
 
     @property
     def known_bytes(self) -> dict[str, str]:
@@ -272,11 +248,6 @@ class BatchPlan:
         is_short = bool(self.unplaced or (self.is_marked if self.known else self.hours_elsewhere))
         is_ours = self.key.source is Source.REGULAR and self.is_awaited
         return held if is_ours and is_short and held < HOURS_A_DAY else None
-
-    @property
-    def is_lacking(self) -> bool:
-        """Whether hours are missing, or hold objects that cannot be placed."""
-        return self.partial_hours is not None or bool(self.unplaced)
 
     @property
     def told_partial(self) -> str | None:

@@ -156,7 +156,13 @@ def publish(attempt: Attempt) -> None:
     # Days that a batch held rows of stay on record as touched, so that derived slices follow.
     days = {batch: {**dict.fromkeys(before.get(batch, ()), BatchDay()), **audited[batch]} for batch in batches}
     for plan in attempt.staged_plans:
-        _require_parsed_rows(attempt, plan, days[plan.key])
+        replaced, read = attempt.replaced(plan), attempt.summaries
+        expected = sum(rows for key, rows in attempt.present[plan.key].items() if key not in replaced)
+        expected += sum(read[key].rows for key in replaced if key in read)
+        staged = sum(part.digest.rows for part in days[plan.key].values())
+        if staged != expected:
+            reason = f"{staged} rows are staged but {expected} were parsed"
+            raise LakehouseError(str(plan.key), reason, "Nothing was published: report it")
     failpoint(Failpoint.AFTER_AUDIT, table.key)
     # Days with moved rows count too: rows under the key of a withdrawn object could never be replaced.
     changed: dict[Slice, list[BatchKey]] = {}
@@ -187,16 +193,6 @@ def publish(attempt: Attempt) -> None:
         }
         _account(attempt, publication, key, changed[key], parts.get(key, {}) | own, records.get(key))
     attempt.changes.head = (table.key, publication.snapshot_id, publication.parent_id)
-
-
-def _require_parsed_rows(attempt: Attempt, plan: BatchPlan, days: Mapping[date, BatchDay]) -> None:
-    replaced, summaries = attempt.replaced(plan), attempt.summaries
-    expected = sum(rows for key, rows in attempt.present[plan.key].items() if key not in replaced)
-    expected += sum(summaries[key].rows for key in replaced if key in summaries)
-    staged = sum(part.digest.rows for part in days.values())
-    if staged != expected:
-        reason = f"{staged} rows are staged but {expected} were parsed"
-        raise LakehouseError(str(plan.key), reason, "Nothing was published: report it")
 
 
 def _account(
@@ -254,7 +250,7 @@ def report(attempt: Attempt) -> TableReport:
     days = {key.event_date for key in plans.keys() | attempt.published.keys() | lost.keys()}
     standing = {one.key: one for one in standing_outcomes(ledger, attempt.table.key, request.projects, days)}
     standing |= {key: Outcome(attempt.table.key, key, Verdict.REFUSED) for key in lost.keys() - standing.keys()}
-    arrived = ledger.batch_days(attempt.source, request.projects, request.first_day, request.last_day)
+    arrived = ledger.batch_days(attempt.source, request.projects, request.days[0], request.days[-1])
     told = [_told(attempt, one, plans.get(key), arrived) for key, one in standing.items()]
     outcomes = sorted(filter(None, told), key=lambda one: (not one.is_requested, one.key))
     return TableReport(attempt.table.key, tuple(outcomes), seconds=time.monotonic() - attempt.started_at)

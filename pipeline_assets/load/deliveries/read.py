@@ -103,9 +103,26 @@ def read_and_stage(attempt: Attempt) -> None:
     attempt.summaries = dict(attempt.touched)
     plans = [plan for plan in attempt.work if attempt.replaced(plan)]
     if plans:
-        files, found = _write_rows(attempt, attempt.to_parse(plans))
+        files, found = _written(attempt, attempt.to_parse(plans))
         _require_readable(attempt, found)
-        _take(attempt, found)
+        code = attempt.table.code_version(attempt.runtime.settings)
+        for plan in attempt.work:
+            for delivery in attempt.to_parse([plan]):
+                row, known = found[delivery.key], plan.recorded.get(delivery.key)
+                known = known if known is not None and known.sha256 in (None, row["sha256"]) else None
+                attempt.summaries[delivery.key] = DeliveryRecord(
+                    batch=delivery.batch,
+                    object_key=delivery.key,
+                    etag=delivery.etag,
+                    size_bytes=delivery.size_bytes,
+                    is_accepted=False,
+                    code_version=code,
+                    line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
+                    recorded_at=known.recorded_at if known is not None else THIS_LOAD,
+                    run_id=known.run_id if known is not None else None,
+                    **{name: row[name] for name in ("sha256", "lines", "rows", "quarantined", "blank", "error")},
+                )
+        attempt.details = {key: row["error_detail"] for key, row in found.items() if row["error"]}
         _stage(attempt, plans, files)
 
 
@@ -116,7 +133,7 @@ def stage_accepted(attempt: Attempt) -> None:
         return
     attempt.drop()
     if plans:
-        files, found = _write_rows(attempt, attempt.to_parse(plans))
+        files, found = _written(attempt, attempt.to_parse(plans))
         _require_unmoved(found)
         _stage(attempt, plans, files)
 
@@ -184,7 +201,7 @@ def quarantine(attempt: Attempt) -> None:
     # A second reading, because one pass would have to keep all rows for the sake of few refused lines.
     bad = [delivery for plan in plans for delivery in plan.changed if delivery.key in new]
     runtime.new_bytes.add(sum(one.size_bytes for one in bad if one.key in attempt.touched))
-    files, found = _write_refused(attempt, bad, accepted.keys())
+    files, found = _written(attempt, bad, accepted.keys())
     _require_unmoved(found)
 
     def write(target: str) -> None:
@@ -226,55 +243,41 @@ def _is_bad(record: DeliveryRecord | None) -> bool:
 _Found = tuple[list[str], dict[str, Summary]]
 
 
-def _write_rows(attempt: Attempt, deliveries: Sequence[Delivery]) -> _Found:
+def _written(
+    attempt: Attempt, deliveries: Sequence[Delivery], accepted: Collection[BatchKey] | None = None
+) -> tuple[list[str], dict[str, Summary]]:
+    """Write good lines to files of raw, or the refused ones to files of raw.quarantine; `accepted`: then the loaded batches."""
     if not deliveries:
         return [], {}
-    runtime, table, files = attempt.runtime, attempt.table, attempt.runtime.lakehouse.files
-    layout = files.layout(table, is_ordered=True)
-    function = partial(write_objects.write_rows, _work(runtime), event_hashes(), layout, files.store(table))
-    tasks = _shares(runtime, deliveries, is_divided=True)
-    runtime.skew.forecast(_skew(table.key, deliveries, tasks), runtime)
-    written, found = _run(runtime, function, tasks)
-    runtime.skew.measured(table.key, _STEP, [one.rows for one in written], runtime)
-    return found
-
-
-def _write_refused(attempt: Attempt, deliveries: Sequence[Delivery], accepted: Collection[BatchKey]) -> _Found:
-    """Write refused lines to files of raw.quarantine; `accepted`: batches whose good lines are loaded."""
-    if not deliveries:
-        return [], {}
-    runtime, files = attempt.runtime, attempt.runtime.lakehouse.files
-    work, layout = replace(_work(runtime), only_refused=True), files.layout(QUARANTINE, is_ordered=False)
-    function = partial(write_objects.write_refused, work, layout, files.store(QUARANTINE), accepted)
-    return _run(runtime, function, _shares(runtime, deliveries))[1]
-
-
-def _run(
-    runtime: Runtime, function: Callable[[Sequence[Share]], Written], tasks: Sequence[Sequence[Share]]
-) -> tuple[list[Written], _Found]:
+    runtime, settings, files = attempt.runtime, attempt.runtime.settings, attempt.runtime.lakehouse.files
+    is_raw, table = accepted is None, attempt.table if accepted is None else QUARANTINE
+    work = ObjectWork(runtime.landing, settings.max_object_bytes, settings.max_line_bytes, only_refused=not is_raw)
+    tasks = shares(sorted(deliveries), runtime.tasks.parallelism * READS_PER_CORE, is_divided=is_raw)
+    layout, store = files.layout(table, is_ordered=is_raw), files.store(table)
+    is_spread = is_raw and len(tasks) > 1
+    function: Callable[[Sequence[Share]], Written]
+    if accepted is None:
+        function = partial(write_objects.write_rows, work, event_hashes(), layout, store)
+    else:
+        function = partial(write_objects.write_refused, work, layout, store, accepted)
+    if is_spread:
+        largest = (
+            share_of("object", ((one.key, one.size_bytes) for one in deliveries)),
+            share_of("project", ((one.batch.project_id, one.size_bytes) for one in deliveries)),
+            share_of("arrival day", ((one.batch.arrival_date.isoformat(), one.size_bytes) for one in deliveries)),
+        )
+        sizes = tuple(sum(share.weight for share in task) for task in tasks)
+        runtime.skew.forecast(StepSkew(table.key, _STEP, "bytes", largest, sizes), runtime)
     written = runtime.tasks.run(function, tasks, read_bytes=0)
+    if is_spread:
+        runtime.skew.measured(table.key, _STEP, [one.rows for one in written], runtime)
     parts: dict[str, list[Summary]] = {}
     for summary in (summary for one in written for summary in one.summaries):
         parts.setdefault(summary["object_key"], []).append(summary)
     expected = Counter(share.delivery.key for task in tasks for share in task)
     if lacking := {key for key, count in expected.items() if len(parts.get(key, ())) != count}:
         raise LakehouseError(min(lacking), "was not accounted for by the parser", "This is a defect: report it")
-    files = [file for one in written for file in one.files]
-    return written, (files, {key: joined(of) for key, of in parts.items()})
-
-
-def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence[Share]]) -> StepSkew:
-    names: dict[str, Callable[[Delivery], str]] = {
-        "object": lambda delivery: delivery.key,
-        "project": lambda delivery: delivery.batch.project_id,
-        "arrival day": lambda delivery: delivery.batch.arrival_date.isoformat(),
-    }
-    keys = [
-        share_of(key, ((name_of(delivery), delivery.size_bytes) for delivery in deliveries))
-        for key, name_of in names.items()
-    ]
-    sizes = tuple(sum(share.weight for share in task) for task in tasks)
-    return StepSkew(table, _STEP, "bytes", tuple(keys), sizes)
+    return [file for one in written for file in one.files], {key: joined(of) for key, of in parts.items()}
 
 
 def joined(parts: Sequence[Summary]) -> Summary:
@@ -293,50 +296,16 @@ def hashes_of(attempt: Attempt, deliveries: Collection[Delivery]) -> dict[str, s
     """Object key -> sha256 of its stored bytes, for readable objects within the size limit."""
     runtime = attempt.runtime
     readable = [one for one in deliveries if one.size_bytes <= runtime.settings.max_object_bytes]
-    tasks = _shares(runtime, readable) if readable else []
+    tasks = shares(sorted(readable), runtime.tasks.parallelism * READS_PER_CORE, is_divided=False) if readable else []
     read_bytes = sum(one.size_bytes for one in readable)
     found = runtime.tasks.run(partial(hashed_objects, runtime.landing), tasks, read_bytes=read_bytes)
     return {key: sha256 for hashes in found for key, sha256 in hashes.items()}
-
-
-def _work(runtime: Runtime) -> ObjectWork:
-    return ObjectWork(runtime.landing, runtime.settings.max_object_bytes, runtime.settings.max_line_bytes)
-
-
-def _shares(runtime: Runtime, deliveries: Collection[Delivery], *, is_divided: bool = False) -> list[list[Share]]:
-    return shares(sorted(deliveries), runtime.tasks.parallelism * READS_PER_CORE, is_divided=is_divided)
 
 
 def _require_unmoved(found: Mapping[str, Summary]) -> None:
     moved = sorted(key for key, row in found.items() if row["error"] in (MOVED, NOT_READABLE))
     if moved:
         raise ReadTwiceError(moved[0], "changed while it was read", "The load lists and reads it again")
-
-
-def _take(attempt: Attempt, found: Mapping[str, Summary]) -> None:
-    code = attempt.table.code_version(attempt.runtime.settings)
-    for plan in attempt.work:
-        for delivery in attempt.to_parse([plan]):
-            row, known = found[delivery.key], plan.recorded.get(delivery.key)
-            known = known if known is not None and known.sha256 in (None, row["sha256"]) else None
-            attempt.summaries[delivery.key] = DeliveryRecord(
-                batch=delivery.batch,
-                object_key=delivery.key,
-                etag=delivery.etag,
-                size_bytes=delivery.size_bytes,
-                is_accepted=False,
-                code_version=code,
-                line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
-                recorded_at=known.recorded_at if known is not None else THIS_LOAD,
-                run_id=known.run_id if known is not None else None,
-                sha256=row["sha256"],
-                lines=row["lines"],
-                rows=row["rows"],
-                quarantined=row["quarantined"],
-                blank=row["blank"],
-                error=row["error"],
-            )
-    attempt.details = {key: row["error_detail"] for key, row in found.items() if row["error"]}
 
 
 def _require_readable(attempt: Attempt, found: Mapping[str, Summary]) -> None:

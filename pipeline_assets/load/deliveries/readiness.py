@@ -128,7 +128,10 @@ def _without_news(
         "objects changed while they were read": prior.verdict is BatchVerdict.MOVED,
         "what was missing is back, or behind the horizon": prior.is_missing,
         "the other source holds other hours of it than before": other_hours,
-        "the hours that it lacked are there, or were never its own": is_loaded and lacked and not plan.is_lacking,
+        "the hours that it lacked are there, or were never its own": is_loaded
+        and lacked
+        and plan.partial_hours is None
+        and not plan.unplaced,
         "it is closed now: all hours have markers, or its deadline has passed": (
             is_loaded and plan.is_closed and not prior.is_closed
         ),

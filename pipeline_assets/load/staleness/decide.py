@@ -11,7 +11,7 @@ from pipeline_assets.domain.changes import UNCHANGED, Cause, CauseKind
 from pipeline_assets.domain.checks import UNREAD_OBJECTS, Acceptances, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, SnapshotDelivery
 from pipeline_assets.domain.identity import is_tie
-from pipeline_assets.domain.records import InputDay, InputState, Rejection, SliceRecord
+from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, BatchVerdict, Digest, Slice, Verdict, neighbourhood
 from pipeline_assets.load.deliveries.arrivals import is_empty_by_setting
@@ -22,6 +22,7 @@ from pipeline_assets.load.staleness.facts import (
     Match,
     cause_of,
     compare,
+    inputs_on_record,
     is_compared_with_another,
     judging,
     rests_on,
@@ -108,18 +109,29 @@ class _Rule:
         self.settings, self.code = facts.settings, table.code_version(facts.settings)
 
     def plan_of(self, key: Slice) -> SlicePlan | None:
+        facts, table, settings = self.facts, self.table, self.settings
         record, is_requested = self.records.get(key), key in self.requested
-        if record is None and not is_requested and not self.has_own_rows(key):
+        beside = [records[key] for records in self.upstream.values() if key in records]
+        present = self._present(key, record)
+        has_rows = any(one.digest != EMPTY for one in beside)
+        has_rows = has_rows and (self.items is None or self.items.begin_by(key.event_date))
+        if table.kind.is_shared:
+            has_rows = not present.is_nothing
+        if record is None and (not (is_requested or has_rows) or (self.items is not None and not beside)):
             return None
-        if record is None and self.items is not None and not self.beside(key):
-            return None
-        was_settled = was_final(self.facts, record, self.now)
+        was_settled = was_final(facts, record, self.now)
         is_settled = is_final = was_settled and record is not None and record.is_final
         if not is_final:
-            is_settled, is_final = finality(self.facts, key, self.now)
+            is_settled, is_final = finality(facts, key, self.now)
         is_settled = is_settled or was_settled
         since = record.final_at if record is not None and was_settled else None
-        present = self.present(key)
+        months: dict[tuple[str, Slice], Digest] = {}
+        for name in present.upstream:
+            upstream = table_by_key(name.table)
+            if name.table in self.upstream and upstream.reads_history(settings):
+                month = Slice(upstream.kind.slice_day(name.day), ALL_PROJECTS)
+                of_month = self.upstream[name.table].get(month)
+                months[name.table, month] = of_month.digest if of_month is not None else EMPTY
         plan = SlicePlan(
             key,
             Todo.KEEP,
@@ -130,20 +142,25 @@ class _Rule:
             was_settled,
             is_settled,
             final_at=(since or self.now.isoformat()) if is_settled else None,
-            delivered=self.facts.delivered.get(key),
-            months=self._months_of(present),
+            delivered=facts.delivered.get(key),
+            months=months,
         )
-        plan = self._obstructed(plan) or self._compared(plan)
-        loss = self.facts.loss(self.table.key, key)
+        is_readable = plan.delivered is not None or not table.reads_landing(settings)
+        hold, loss = facts.hold_of(table.key, key), facts.loss(table.key, key)
+        if hold is not None:
+            plan = replace(plan, todo=Todo.HOLD, reason=f"held: {hold}")
+        elif (wait := self._wait(plan, beside, has_rows)) is not None:
+            todo = Todo.WAIT if wait.failure is None else Todo.REFUSE
+            plan = replace(plan, todo=todo, reason=wait.reason, failure=wait.failure, is_early=wait.is_early)
+        elif has_rows or (record is not None and record.digest != EMPTY):
+            plan = self._compared(plan, is_readable)
         if loss is None:
             return plan
-        is_able = self._is_readable(plan) and plan.todo not in (Todo.WAIT, Todo.HOLD, Todo.REFUSE)
-        if self.facts.is_read_again and is_able:
+        if facts.is_read_again and is_readable and plan.todo not in (Todo.WAIT, Todo.HOLD, Todo.REFUSE):
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FILES_GONE))
         return refused_as_lost(plan, loss)
 
-    def present(self, key: Slice) -> InputState:
-        record = self.records.get(key)
+    def _present(self, key: Slice, record: SliceRecord | None) -> InputState:
         if self.table.reads_history(self.settings):
             return state_of_month(self.facts.history, self.table, key, record)
         if self.table.reads_landing(self.settings):
@@ -151,67 +168,33 @@ class _Rule:
             if listed is not None or is_ruled_out(self.facts.exclusions, record):
                 return InputState(delivered=listed.version if listed is not None else None)
             return (record.input_state if record is not None else None) or InputState()
-        upstream = {}
-        for name, records in self.upstream.items():
-            for of in self.table.kind.input_slices(name, key, self.settings):
-                if of in records and records[of].digest != EMPTY:
-                    upstream[InputDay(name, of.event_date)] = records[of].digest
+        upstream = inputs_on_record(self.table, self.upstream, key, self.settings)
         if self.items is not None and upstream:
             upstream.update(self.items.inputs(key.event_date))
         return InputState(upstream)
 
-    def has_own_rows(self, key: Slice) -> bool:
-        if self.table.kind.is_shared:
-            return not self.present(key).is_nothing
-        is_begun = self.items is None or self.items.begin_by(key.event_date)
-        return is_begun and any(record.digest != EMPTY for record in self.beside(key))
-
-    def beside(self, key: Slice) -> list[SliceRecord]:
-        return [records[key] for records in self.upstream.values() if key in records]
-
-    def _months_of(self, state: InputState) -> dict[tuple[str, Slice], Digest]:
-        months = {}
-        for name in state.upstream:
-            upstream = table_by_key(name.table)
-            if name.table in self.upstream and upstream.reads_history(self.settings):
-                month = Slice(upstream.kind.slice_day(name.day), ALL_PROJECTS)
-                record = self.upstream[name.table].get(month)
-                months[name.table, month] = record.digest if record is not None else EMPTY
-        return months
-
-    def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:
-        hold = self.facts.hold_of(self.table.key, plan.key)
-        if hold is not None:
-            return replace(plan, todo=Todo.HOLD, reason=f"held: {hold}")
-        wait = self._wait(plan)
-        if wait is None:
-            return None
-        todo = Todo.WAIT if wait.failure is None else Todo.REFUSE
-        return replace(plan, todo=todo, reason=wait.reason, failure=wait.failure, is_early=wait.is_early)
-
-    def _wait(self, plan: SlicePlan) -> Wait | None:
-        key = plan.key
+    def _wait(self, plan: SlicePlan, beside: Sequence[SliceRecord], has_rows: bool) -> Wait | None:
+        key, facts = plan.key, self.facts
         if self.table.reads_history(self.settings):
-            return wait_of_month(self.facts.history, self.table, key, plan.record, self.settings, self.now)
+            return wait_of_month(facts.history, self.table, key, plan.record, self.settings, self.now)
         if self.table.reads_landing(self.settings):
-            return wait_of_snapshot(self.facts, self.table, key, plan.record, self.now)
+            return wait_of_snapshot(facts, self.table, key, plan.record, self.now)
         if self.table.kind.is_shared:
             # Inputs are read as published, whatever was refused since, so that an unrepairable day does not block others.
             return None
-        obstacle = self._batches_lacking(key) if self.table.kind.delivered_by else self._upstream_lacking(key)
+        first_arrival = facts.first_arrivals.get(key.project_id)
+        is_awaited = first_arrival is None or key.event_date >= first_arrival
+        if self.table.kind.delivered_by:
+            obstacle = self._batches_lacking(key) if is_awaited else None
+        else:
+            obstacle = self._upstream_lacking(key, beside, is_awaited)
         if obstacle is not None:
-            verdicts = {upstream.verdict for upstream in self.beside(key)}
-            return Wait(obstacle, key in self.facts.early and verdicts.isdisjoint((Verdict.REFUSED, Verdict.HELD)))
-        is_joined = self.items is not None and self.has_own_rows(key)
-        return self.items.wait_of(key.event_date) if self.items is not None and is_joined else None
+            verdicts = {upstream.verdict for upstream in beside}
+            return Wait(obstacle, key in facts.early and verdicts.isdisjoint((Verdict.REFUSED, Verdict.HELD)))
+        return self.items.wait_of(key.event_date) if self.items is not None and has_rows else None
 
-    def _is_before_history(self, key: Slice) -> bool:
-        first_arrival = self.facts.first_arrivals.get(key.project_id)
-        return first_arrival is not None and key.event_date < first_arrival
-
-    def _upstream_lacking(self, key: Slice) -> str | None:
-        recorded = self.beside(key)
-        if not recorded and not self._is_before_history(key):
+    def _upstream_lacking(self, key: Slice, recorded: Sequence[SliceRecord], is_awaited: bool) -> str | None:
+        if not recorded and is_awaited:
             names = [name for name in self.table.upstream if not is_dimension(name)]
             return f"{', '.join(names)} {key} is not built yet"
         for upstream in recorded:
@@ -221,8 +204,6 @@ class _Rule:
         return None
 
     def _batches_lacking(self, key: Slice) -> str | None:
-        if self._is_before_history(key):
-            return None
         sources = self.table.kind.delivered_by
         known = [self.facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in sources]
         batches = [batch for batch in known if batch is not None and not is_moot(self.facts, batch)]
@@ -239,17 +220,12 @@ class _Rule:
         blocks = (f"{RAW_TABLES[batch.key.source].key} {key} is {batch.verdict.value}" for batch in blocking)
         return "; ".join(blocks) or None
 
-    def _is_readable(self, plan: SlicePlan) -> bool:
-        return plan.delivered is not None or not self.table.reads_landing(self.settings)
-
-    def _compared(self, plan: SlicePlan) -> SlicePlan:
+    def _compared(self, plan: SlicePlan, is_readable: bool) -> SlicePlan:
         record, present, day = plan.record, plan.present, plan.key.event_date
-        if not self.has_own_rows(plan.key) and (record is None or record.digest == EMPTY):
-            return plan
         if record is None:
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FIRST_BUILD))
         has_new_code = record.input_state is not None and record.code_version != self.code
-        is_code_asked = has_new_code and plan.is_requested and self._is_readable(plan)
+        is_code_asked = has_new_code and plan.is_requested and is_readable
         match = compare(record.input_state, present, day)
         if match is Match.SAME and not is_code_asked:
             same = replace(present, cross_day=record.input_state.cross_day) if record.input_state else present

@@ -180,6 +180,18 @@ def judging(table: Table, settings: Settings) -> str:
     return f"{table.code_version(settings)} {rules} {bounds}"
 
 
+def inputs_on_record(
+    table: Table, records: Mapping[str, Mapping[Slice, SliceRecord]], key: Slice, settings: Settings
+) -> dict[InputDay, Digest]:
+    """Upstream day -> digest, of the recorded slices with rows that a slice of `table` is built from."""
+    return {
+        InputDay(name, of.event_date): records[name][of].digest
+        for name in table.upstream
+        for of in table.kind.input_slices(name, key, settings)
+        if of in records[name] and records[name][of].digest != EMPTY
+    }
+
+
 class Match(Enum):
     """How the present input state compares with a recorded one."""
 

@@ -89,8 +89,14 @@ def finality(facts: Facts, key: Slice, now: datetime) -> tuple[bool, bool]:
     first_arrival = facts.first_arrivals.get(key.project_id)
     if first_arrival is None or key.event_date < first_arrival or not is_closed_window(facts, key, now):
         return False, False
-    if any(_is_open_trouble(facts, key.project_id, arrival) for arrival in _window(facts.settings, key)):
-        return False, False
+    for arrival in _window(facts.settings, key):
+        batches = [facts.batches.get(BatchKey(source, key.project_id, arrival)) for source in Source]
+        regular, backfill = batches
+        if not (regular is not None and regular.deliveries) and lacks_hours(regular, backfill):
+            return False, False
+        troubles = (one for one in batches if one is not None and one.verdict is not BatchVerdict.ACCEPTED)
+        if not all(is_moot(facts, one) for one in troubles):
+            return False, False
     own = [BatchKey(source, key.project_id, key.event_date) for source in Source]
     return True, not any(is_short(facts.batches, batch) for batch in own)
 
@@ -118,16 +124,6 @@ def is_moot(facts: Facts, batch: BatchRecord) -> bool:
 
 def _window(settings: Settings, key: Slice) -> list[date]:
     return [key.event_date + timedelta(days=shift) for shift in range(settings.reprocessing_window_days + 1)]
-
-
-def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
-    regular, backfill = (facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source)
-    if not (regular is not None and regular.deliveries) and lacks_hours(regular, backfill):
-        return True
-    return any(
-        batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(facts, batch)
-        for batch in (regular, backfill)
-    )
 
 
 def last_arrival(ledger: Ledger, source: Source, projects: Sequence[str], today: date) -> date:
