@@ -223,7 +223,7 @@ MUTATIONS = [Mutation(*one) for one in (
      "archive.bad_hours.get(hour) or doubt:", "archive.bad_hours.get(hour) or (planned.has_rows and doubt):",
      f"{_RECOVER}::test_one_contradicted_hour_discredits_the_whole_answer"),
     (9, "a refusal is halved though halving does not help", "pipeline_assets/operations/recover.py",
-     "refusals += isinstance(error, ExportRefusedError)", "refusals += 0",
+     "refusals += isinstance(error, errors.ExportRefusedError)", "refusals += 0",
      f"{_RECOVER}::test_a_refusal_ends_a_day_and_three_days_a_project"),
     (8, "a drill looks at the last recovery alone", "pipeline_assets/drill/scenarios.py",
      "expected = _landing(place, project)", "expected: dict[str, bytes] = {}",

@@ -17,16 +17,7 @@ from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.lateness import ARRIVAL_DAYS, Lateness, LatenessSketch, lateness
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, BatchVerdict, Source, Verdict
-from pipeline_assets.inspection.questions import (
-    Question,
-    ReceiverTrouble,
-    early_days,
-    in_graph,
-    questions,
-    rebuild_question,
-    receiver_troubles,
-    table_of,
-)
+from pipeline_assets.inspection import questions as asked
 from pipeline_assets.inspection.status import WORST_FIRST
 from pipeline_assets.inspection.window import late_times
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
@@ -77,7 +68,7 @@ class Calendar:
     def red(self) -> list[DayState]:
         """Refused or held days, by day and then in the order of the graph."""
         red = [one for one in self.states.values() if one.verdict in (Verdict.REFUSED, Verdict.HELD)]
-        return sorted(red, key=lambda one: (one.day, in_graph(one.table)))
+        return sorted(red, key=lambda one: (one.day, asked.in_graph(one.table)))
 
 
 def calendar(
@@ -91,11 +82,11 @@ def calendar(
     raw = {table.key for table in RAW_TABLES.values()}
     verdicts: dict[tuple[str, date], Counter[Verdict]] = {}
     for name, day, text, projects in (*(one for one in slices if one[0] not in raw), *batches):
-        counts = verdicts.setdefault((table_of(name), day), Counter())
+        counts = verdicts.setdefault((asked.table_of(name), day), Counter())
         counts[_OF_BATCH.get(text) or Verdict(text)] += projects
     told: dict[tuple[str, date], list[Fault]] = {}
     for fault in faults:
-        told.setdefault((table_of(fault.place), fault.day), []).append(fault)
+        told.setdefault((asked.table_of(fault.place), fault.day), []).append(fault)
     begun = min(first_days.values(), default=None)
     states = {}
     for place, counts in verdicts.items():
@@ -244,11 +235,11 @@ class HealthReport:
     recent: Volume
     of_project: Mapping[str, Volume]
     newest: Mapping[str, SliceFigures]
-    questions: tuple[Question, ...]
+    questions: tuple[asked.Question, ...]
     early: frozenset[tuple[date, str]]
     """(day, project) pairs that wait for deliveries whose deadline is still ahead."""
     strays: tuple[str, ...]
-    troubles: tuple[ReceiverTrouble, ...]
+    troubles: tuple[asked.ReceiverTrouble, ...]
     golden_faults: tuple[GoldenFault, ...]
     mismatches: Sequence[CheckFigure]
     duplicate_keys: Sequence[CheckFigure]
@@ -270,7 +261,7 @@ class HealthReport:
     promise: Promise
 
     @property
-    def for_a_person(self) -> list[Question]:
+    def for_a_person(self) -> list[asked.Question]:
         """The questions that only a decision or a delivery settles."""
         return [one for one in self.questions if not one.follows]
 
@@ -280,7 +271,7 @@ class HealthReport:
         return len(self.for_a_person) + len(self.troubles) + len(self.golden_faults)
 
     @property
-    def following(self) -> list[Question]:
+    def following(self) -> list[asked.Question]:
         """The questions that settle themselves once another one is settled."""
         return [one for one in self.questions if one.follows]
 
@@ -296,7 +287,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     projects, summaries = settings.require_projects(), ledger.summaries
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
-    faults, early = [*batches, *slices], early_days(batches)
+    faults, early = [*batches, *slices], asked.early_days(batches)
     short = [
         one
         for one in summaries.short_batches(projects)
@@ -317,7 +308,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     refused = [one for one in found if one.is_whole or not (one.reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     of_batches = [
-        CheckFigure(table_of(one.place), one.day, one.project_id, value)
+        CheckFigure(asked.table_of(one.place), one.day, one.project_id, value)
         for one in batches
         if (value := sum(of.figures.get(MISMATCH, 0) for of in one.evaluations))
     ]
@@ -328,10 +319,10 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         projects=projects,
         calendar=shown,
         span=span,
-        questions=(*map(rebuild_question, ledger.rebuilds.open()), *questions((*faults, *short), early)),
+        questions=(*map(asked.rebuild_question, ledger.rebuilds.open()), *asked.questions((*faults, *short), early)),
         early=early,
         strays=tuple(ledger.strays.all(projects)),
-        troubles=tuple(receiver_troubles(ledger, settings)),
+        troubles=tuple(asked.receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
         **volumes(measured, span.newest(), recent_from, projects, today),
         mismatches=[*of_batches, *figures[MISMATCH], *_golden(ledger, settings, projects)],

@@ -16,16 +16,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import (
-    BY_ID,
-    FEWER_HERE,
-    ONLY_THERE,
-    SAME,
-    STATES,
-    by_event_key,
-    by_ids,
-    presence,
-)
+from pipeline_assets.transforms import digests
 from pipeline_assets.transforms.event_hashes import KEY
 
 EVENT_TABLES: dict[str, Table] = {table.key: table for table in (REFINED_EVENTS, *RAW_TABLES.values())}
@@ -64,8 +55,8 @@ class KeyComparison:
     @property
     def is_good(self) -> bool:
         """Whether both sides hold the same keys, at least one, and every line of a list was readable."""
-        differing = sum(self.total(state) for state in STATES if state != SAME)
-        return bool(self.total(SAME)) and not differing and not self.faulty_lines
+        differing = sum(self.total(state) for state in digests.STATES if state != digests.SAME)
+        return bool(self.total(digests.SAME)) and not differing and not self.faulty_lines
 
     @property
     def lacking(self) -> dict[Slice, bool]:
@@ -73,12 +64,12 @@ class KeyComparison:
         found: dict[Slice, bool] = {}
         span = (self.range.last - self.range.first).days
         for project, day, state in self.counts:
-            if state == SAME:
+            if state == digests.SAME:
                 continue
             days = [day] if day is not None else [self.range.first + timedelta(days=shift) for shift in range(span + 1)]
             for one in days:
                 key = Slice(one, project)
-                found[key] = found.get(key, False) or state in (ONLY_THERE, FEWER_HERE)
+                found[key] = found.get(key, False) or state in (digests.ONLY_THERE, digests.FEWER_HERE)
         return found
 
 
@@ -103,12 +94,14 @@ def compare_with_list(
     if listed.has_days:
         in_range &= F.col("event_date").between(F.lit(asked.first), F.lit(asked.last))
     chosen = rows.where(in_range)
-    here = by_ids(_events(runtime, table, asked), listed.columns, has_days=listed.has_days)
-    there = by_ids(chosen, listed.columns, has_days=listed.has_days)
+    here = digests.by_ids(_events(runtime, table, asked), listed.columns, has_days=listed.has_days)
+    there = digests.by_ids(chosen, listed.columns, has_days=listed.has_days)
     of_range = F.col("event_date").between(F.lit(asked.first), F.lit(asked.last))
     nameless = here.where(F.col("_id").isNull() & of_range).count()
     is_counted = are_rows_counted(table, listed)
-    found = presence(here.where("_id IS NOT NULL"), there, BY_ID, asked.first, asked.last, is_counted=is_counted)
+    found = digests.presence(
+        here.where("_id IS NOT NULL"), there, digests.BY_ID, asked.first, asked.last, is_counted=is_counted
+    )
     outside = len(listed.rows) - chosen.count()
     counts, shown = _counted(found, samples)
     return KeyComparison(
@@ -125,8 +118,8 @@ def compare_tables(runtime: Runtime, table: Table, other: Table, asked: KeyRange
     """Compare the events of two tables by event key; keys differ where no row on the other side has the same content."""
     if table.key == other.key:
         raise UsageError(other.key, "would be compared with itself", f"There are {', '.join(EVENT_TABLES)}")
-    sides = [by_event_key(_events(runtime, one, asked)) for one in (table, other)]
-    counts, shown = _counted(presence(sides[0], sides[1], KEY, asked.first, asked.last), samples)
+    sides = [digests.by_event_key(_events(runtime, one, asked)) for one in (table, other)]
+    counts, shown = _counted(digests.presence(sides[0], sides[1], KEY, asked.first, asked.last), samples)
     return KeyComparison(table.key, other.key, asked, counts, shown)
 
 
@@ -158,7 +151,7 @@ def _counted(
             (row["project_id"], row["day"], row["state"]): row["count"]
             for row in kept.groupBy("project_id", "day", "state").count().collect()
         }
-        shown = {state: _sample(kept, state, samples) for state in STATES if state != SAME}
+        shown = {state: _sample(kept, state, samples) for state in digests.STATES if state != digests.SAME}
     finally:
         kept.unpersist()
     return counts, {state: names for state, names in shown.items() if names}

@@ -6,17 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from pipeline_assets.domain.lateness import (
-    ARRIVAL_DAYS,
-    Advice,
-    Lateness,
-    LatenessSketch,
-    advise,
-    deciding,
-    lateness,
-    merged,
-    out_of_reach,
-)
+from pipeline_assets.domain import lateness
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.staleness.finality import last_arrival
@@ -55,10 +45,10 @@ class Percentiles:
 
     project: str
     """Empty for all projects together."""
-    late: Lateness
-    times: LatenessSketch
+    late: lateness.Lateness
+    times: lateness.LatenessSketch
     measured_days: int
-    advice: Advice
+    advice: lateness.Advice
 
     @property
     def seconds(self) -> dict[str, float | None]:
@@ -96,13 +86,13 @@ class WindowReport:
 
 def late_times(
     arrivals: Summaries, source: Source, projects: Sequence[str], first: date, last: date
-) -> dict[str, tuple[LatenessSketch, int]]:
+) -> dict[str, tuple[lateness.LatenessSketch, int]]:
     """Project -> how late its rows arrived, and the number of measured arrival days; `""` -> all projects together."""
-    found: dict[str, list[tuple[date, LatenessSketch]]] = {}
+    found: dict[str, list[tuple[date, lateness.LatenessSketch]]] = {}
     for project, day, sketch in arrivals.lateness(source, projects, first, last):
         for name in ("", project):
             found.setdefault(name, []).extend([(day, sketch)] if sketch is not None else ())
-    return {name: (merged(one for _, one in of), len({day for day, _ in of})) for name, of in found.items()}
+    return {name: (lateness.merged(one for _, one in of), len({day for day, _ in of})) for name, of in found.items()}
 
 
 def read_window(
@@ -117,19 +107,19 @@ def read_window(
 ) -> WindowReport:
     """The report on a range of arrival days, by default 91 up to the latest arrival; opens neither tables nor landing."""
     last = last or last_arrival(ledger, source, projects, today)
-    first = first or last - timedelta(days=ARRIVAL_DAYS - 1)
+    first = first or last - timedelta(days=lateness.ARRIVAL_DAYS - 1)
     summaries, tolerated = ledger.summaries, settings.tolerated_missed_share
     arrivals = summaries.arrivals(source, projects, first, last)
     measured = late_times(summaries, source, projects, first, last)
     of_projects = []
-    for name, late in sorted(lateness(arrivals).items()):
-        times, days = measured.get(name, (LatenessSketch(), 0))
-        of_projects.append(Percentiles(name, late, times, days, advise(late, tolerated)))
-    known = deciding({one.project: one.late for one in of_projects}, tolerated)
+    for name, late in sorted(lateness.lateness(arrivals).items()):
+        times, days = measured.get(name, (lateness.LatenessSketch(), 0))
+        of_projects.append(Percentiles(name, late, times, days, lateness.advise(late, tolerated)))
+    known = lateness.deciding({one.project: one.late for one in of_projects}, tolerated)
     project, widest = max(known.items(), key=lambda pair: pair[1].days or 0, default=("", of_projects[0].advice))
     arrived = summaries.arrived(source, projects, first, last)
     reaches = tuple(_reaches(settings, len(projects), arrived, of_projects))
-    found = (source, first, last, settings, tuple(of_projects), reaches, out_of_reach(arrivals, settings))
+    found = (source, first, last, settings, tuple(of_projects), reaches, lateness.out_of_reach(arrivals, settings))
     reason = f"{project}: {widest.reason}" if project else widest.reason
     return WindowReport(*found, widest.days if known else None, reason)
 

@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
-from pipeline_assets.domain.errors import (
-    LakehouseError,
-    PublishConflictError,
-    SliceConflictError,
-    TidemarkError,
-    TransientError,
-)
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.retention import YOUNGEST, expirable, is_bulk, is_living_fork, least_age, outlived_metadata
 from pipeline_assets.domain.slices import EMPTY, ROW_HASH_VERSION, Digest, Slice, days_by_project
@@ -100,7 +94,7 @@ def _rewrite(
     except BaseException as error:
         with suppress(*FAILURES):
             lakehouse.drop(staged)
-        if not isinstance(error, PublishConflictError):
+        if not isinstance(error, errors.PublishConflictError):
             raise
         runtime.log(f"{error.subject}: {error.reason}; its files stay as they are")
         return Rewritten(files, files, is_left_alone=True)
@@ -145,9 +139,9 @@ def _require_same_batches(
                 raise _is_other(table, Slice(day, project_id), f"rows of {batch} lie elsewhere")
 
 
-def _is_other(table: Table, key: Slice, what: str) -> LakehouseError:
+def _is_other(table: Table, key: Slice, what: str) -> errors.LakehouseError:
     reason = f"its files, written again, would hold other rows than before ({what})"
-    return LakehouseError(f"{table.key} {key}", reason, "This is a defect: report it; nothing was published")
+    return errors.LakehouseError(f"{table.key} {key}", reason, "This is a defect: report it; nothing was published")
 
 
 def _on_record(runtime: Runtime, table: Table, slices: Mapping[Slice, SliceFiles]) -> dict[Slice, Digest]:
@@ -160,7 +154,7 @@ def _on_record(runtime: Runtime, table: Table, slices: Mapping[Slice, SliceFiles
     if moved:
         first = min(key for _, key in moved)
         reason = "another run recorded other files of it meanwhile"
-        raise SliceConflictError(f"{table.key} {first}", reason, "The next maintenance looks again", moved)
+        raise errors.SliceConflictError(f"{table.key} {first}", reason, "The next maintenance looks again", moved)
     return {key: records[key].digest for key in slices}
 
 
@@ -182,7 +176,7 @@ class TableUpkeep(Rewritten):
     others: tuple[str, ...] = ()
     """Paths of unknown files whose names neither Tidemark nor Iceberg gives: they stay."""
     note: str = ""
-    failure: TidemarkError | None = None
+    failure: errors.TidemarkError | None = None
 
 
 def _leftovers(
@@ -199,11 +193,13 @@ def _leftovers(
         hint = (
             "Find the catalog of that table; move its files away, or attach them to an empty catalog: tidemark attach"
         )
-        return TableUpkeep(table=table.key, failure=LakehouseError(name, reason, hint))
+        return TableUpkeep(table=table.key, failure=errors.LakehouseError(name, reason, hint))
     if _is_forked(below, clock):
         reason = f"another catalog commits to it: {place} holds commits of the last day that this one does not know"
         hint = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
-        return TableUpkeep(table=table.key, failure=LakehouseError(name, f"{reason}, and nothing was touched", hint))
+        return TableUpkeep(
+            table=table.key, failure=errors.LakehouseError(name, f"{reason}, and nothing was touched", hint)
+        )
     if any(file.commits and file.updated_at >= clock - span for file in below.unknown):
         # A failed commit leaves the same files as a commit that a restored catalog forgot, so both stay as long as snapshots.
         before = clock - span
@@ -222,7 +218,7 @@ def _leftovers(
         hint = (
             "List them (tidemark maintenance --dry-run); if none is needed, raise TIDEMARK_MAX_ORPHAN_SHARE for one run"
         )
-        failure = LakehouseError(name, reason, hint)
+        failure = errors.LakehouseError(name, reason, hint)
         return TableUpkeep(table=table.key, orphans=orphans, others=others, failure=failure)
     return TableUpkeep(table=table.key, orphans=orphans, metadata=metadata, others=others, note=note)
 
@@ -254,7 +250,7 @@ def maintain(
         try:
             with lakehouse_failures(table.key):
                 report = _maintain(runtime, upkeep, table, run_id, now, youngest, is_live, is_dry_run=is_dry_run)
-        except TidemarkError as error:
+        except errors.TidemarkError as error:
             report = TableUpkeep(table=table.key, failure=error)
         runtime.log(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
         for path in _listing((*report.orphans, *report.metadata)) if is_dry_run else ():
@@ -267,10 +263,10 @@ def maintain(
 def require_done(reports: Sequence[TableUpkeep]) -> None:
     """Raise the failures of the reports; one that needs an operator before one that passes by itself."""
     failures = [report.failure for report in reports if report.failure is not None]
-    lasting = [failure for failure in failures if not isinstance(failure, TransientError)]
+    lasting = [failure for failure in failures if not isinstance(failure, errors.TransientError)]
     if len(lasting) > 1:
         reasons = "; ".join(f"{failure.subject}: {failure.reason}" for failure in lasting)
-        raise LakehouseError(f"{len(lasting)} tables", reasons, lasting[0].hint)
+        raise errors.LakehouseError(f"{len(lasting)} tables", reasons, lasting[0].hint)
     for failure in lasting or failures:
         raise failure
 
@@ -287,7 +283,7 @@ def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
     if not known:
         hint = "Load days first, or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME"
         reason = "knows none of our tables, and nothing was touched"
-        raise LakehouseError(catalog_place(runtime.settings), reason, hint)
+        raise errors.LakehouseError(catalog_place(runtime.settings), reason, hint)
     for table in (table for table in EVERY_TABLE if table not in known):
         place = runtime.lakehouse.place(table)
         if (used := first_use(LakeObjects(place))) is not None:

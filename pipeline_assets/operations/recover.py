@@ -12,18 +12,9 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import IO
 
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.days import Hour, HourRange, hour_ranges
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
-from pipeline_assets.domain.errors import (
-    ExportAccessError,
-    ExportAnswerError,
-    ExportContentError,
-    ExportRefusedError,
-    ExportUnavailableError,
-    LandingConflictError,
-    SettingsError,
-    TidemarkError,
-)
 from pipeline_assets.domain.machine import a_spool, naming_the_disk
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
@@ -39,9 +30,14 @@ from resources.landing.store import LandingStore
 from resources.ledger.rebuilds import Recoveries
 
 HOURS_AT_ONCE = 24
-_OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError, SettingsError)
+_OF_THE_PROJECT = (
+    errors.ExportAccessError,
+    errors.ExportAnswerError,
+    errors.ExportUnavailableError,
+    errors.SettingsError,
+)
 """All other hours of the project would meet these as well."""
-_OF_THE_RANGE = (ExportContentError, ExportRefusedError)
+_OF_THE_RANGE = (errors.ExportContentError, errors.ExportRefusedError)
 """A smaller range may avoid these."""
 _DEEPEST = 6
 """Refusals in a row that lead from all hours of a day to one; one more ends the day."""
@@ -79,7 +75,7 @@ class HourOutcome:
     objects: int = 0
     size_bytes: int = 0
     """As stored in landing."""
-    error: TidemarkError | None = None
+    error: errors.TidemarkError | None = None
 
 
 def whole_days(outcomes: Sequence[HourOutcome]) -> tuple[list[Slice], list[Slice]]:
@@ -106,11 +102,11 @@ class _Project:
     control: Hour | None
     """An hour with rows in raw, asked for once, and only where nothing else proves the keys."""
     is_proven: bool = False
-    doubt: TidemarkError | None = None
+    doubt: errors.TidemarkError | None = None
     silent: list[tuple[Hour, datetime]] = field(default_factory=list)
     """Hours without data and when the vendor said so; believed once an answer of the run proves the keys."""
 
-    def failed(self, lost: Iterable[HourRange], error: TidemarkError | None) -> Iterator[HourOutcome]:
+    def failed(self, lost: Iterable[HourRange], error: errors.TidemarkError | None) -> Iterator[HourOutcome]:
         for hour in sorted(hour for hours in lost for hour in hours):
             yield HourOutcome(self.id, hour, HourFate.FAILED, error=error)
 
@@ -141,9 +137,9 @@ class Recovery:
             fate = HourFate.NO_DATA if one.state is HourState.NO_DATA else HourFate.ALREADY
             fate = HourFate.NOT_EXPORTED if one.is_waited_for else fate
             outcomes[one.project_id, one.hour] = HourOutcome(one.project_id, one.hour, fate)
-        errors = [lacking_keys(project) for project in projects]
-        if errors and errors[0] is not None and all(errors):
-            raise errors[0]
+        lacking = [lacking_keys(project) for project in projects]
+        if lacking and lacking[0] is not None and all(lacking):
+            raise lacking[0]
         for project, planned in projects.items():
             for outcome in self._project(_Project(project, planned, plan.controls.get(project))):
                 outcomes[project, outcome.hour] = outcome
@@ -152,7 +148,7 @@ class Recovery:
 
     def _project(self, of: _Project) -> Iterator[HourOutcome]:
         pending, futile = hour_ranges(of.planned, HOURS_AT_ONCE), 0
-        error: TidemarkError | None = None
+        error: errors.TidemarkError | None = None
         while pending and error is None:
             # Hours that are refused for their time lie at one end: too old, or too new.
             hours = pending.pop(_PLACES[futile](len(pending)))
@@ -169,7 +165,7 @@ class Recovery:
         for hour, answered_at in of.silent:
             yield self._hour(of.planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, of.doubt)
 
-    def _part(self, of: _Project, hours: HourRange) -> Generator[HourOutcome, None, ExportRefusedError | None]:
+    def _part(self, of: _Project, hours: HourRange) -> Generator[HourOutcome, None, errors.ExportRefusedError | None]:
         """Halve a day's hours where it helps, newest first; returns a refusal if none was served, raises project errors."""
         pending, refusals, is_served = [hours], 0, False
         while pending:
@@ -183,10 +179,10 @@ class Recovery:
                 yield from of.failed([part, *pending], error)
                 raise
             except _OF_THE_RANGE as error:
-                refusals += isinstance(error, ExportRefusedError)
+                refusals += isinstance(error, errors.ExportRefusedError)
                 if refusals > _DEEPEST:
                     reason = f"{error.reason}; after {refusals} such answers in a row it was not asked again"
-                    refusal = ExportRefusedError(f"export of {of.id}", reason, error.hint)
+                    refusal = errors.ExportRefusedError(f"export of {of.id}", reason, error.hint)
                     yield from of.failed([part, *pending], refusal)
                     return None if is_served else refusal
                 if len(part) > 1:
@@ -216,10 +212,12 @@ class Recovery:
                 if hour not in waiting:
                     yield self._hour(of.planned[hour], archive, file, there, answer.answered_at, doubt)
 
-    def _unproven(self, of: _Project) -> TidemarkError | None:
+    def _unproven(self, of: _Project) -> errors.TidemarkError | None:
         if of.control is None:
             reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
-            return ExportContentError(f"export of {of.id}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
+            return errors.ExportContentError(
+                f"export of {of.id}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}"
+            )
         hours = HourRange(of.control, of.control)
         try:
             with self.api.fetch(of.id, hours, self.progress.received) as answer:
@@ -246,7 +244,7 @@ class Recovery:
         file: IO[bytes],
         there: Mapping[str, Delivery],
         answered_at: datetime,
-        doubt: TidemarkError | None,
+        doubt: errors.TidemarkError | None,
     ) -> HourOutcome:
         project, hour = planned.project_id, planned.hour
         if not self._is_due(hour, answered_at):
@@ -256,7 +254,7 @@ class Recovery:
         members = archive.members.get(hour, ())
         try:
             self._put(planned, members, file, there)
-        except (ExportContentError, LandingConflictError) as error:
+        except (errors.ExportContentError, errors.LandingConflictError) as error:
             return HourOutcome(project, hour, HourFate.FAILED, error=error)
         fate = HourFate.RECOVERED if members else HourFate.NO_DATA
         return HourOutcome(project, hour, fate, len(members), sum(member.size_bytes for member in members))
@@ -311,17 +309,17 @@ class Recovery:
         return EXPORT_FORMAT.keys(self.settings.marker_pattern)
 
 
-def _conflict(key: str) -> LandingConflictError:
+def _conflict(key: str) -> errors.LandingConflictError:
     reason = "holds other bytes than the vendor exports now; nothing was overwritten, and the hour got no marker"
-    return LandingConflictError(
+    return errors.LandingConflictError(
         key, reason, "Look at both; move this object out of landing, then recover the hour again"
     )
 
 
-def _contradiction(project: str, hours: HourRange, denied: Sequence[Hour]) -> ExportContentError:
+def _contradiction(project: str, hours: HourRange, denied: Sequence[Hour]) -> errors.ExportContentError:
     named = few([str(hour) for hour in denied])
     reason = f"the vendor says that it has no data of {named}, but something was delivered of it; nothing is believed"
-    return ExportContentError(f"export of {project}, {hours}", reason, _CURE_OF_KEYS)
+    return errors.ExportContentError(f"export of {project}, {hours}", reason, _CURE_OF_KEYS)
 
 
 def size_text(size: float) -> str:

@@ -10,15 +10,9 @@ from datetime import date, datetime, timedelta
 from itertools import groupby
 from typing import IO
 
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.days import Hour, deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, UnrecognizedObject
-from pipeline_assets.domain.errors import (
-    LandingConflictError,
-    ObjectMovedError,
-    TidemarkError,
-    UnreadableObjectError,
-    UsageError,
-)
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
@@ -62,7 +56,7 @@ class Selection:
     """The objects to move, and messages for the operator."""
 
     recovered: tuple[Placed, ...]
-    refusals: tuple[UsageError, ...] = ()
+    refusals: tuple[errors.UsageError, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -149,19 +143,19 @@ def _by_list(
 ) -> Selection:
     known, moved = {one.upload.key: one for one in objects}, 0
     recovered: list[Placed] = []
-    refusals: list[UsageError] = []
+    refusals: list[errors.UsageError] = []
     for key in dict.fromkeys(keys):
         odd, placed = unrecognized.get(key), _placed(Listed(key, "", 0), project_id, grammar)
         if key in known:
             recovered.append(replace(known[key], evidence=("named in the list",)))
         elif odd is not None:
             reason = f"is not moved: {odd.oddity.value}, {odd.detail}"
-            refusals.append(UsageError(key, reason, "Rename it by the grammar, or take it off the list"))
+            refusals.append(errors.UsageError(key, reason, "Rename it by the grammar, or take it off the list"))
         elif isinstance(placed, Placed) and landing.find(placed.target_key) is not None:
             moved += 1
         else:
             reason = "is no object of the project's regular prefix and these days"
-            refusals.append(UsageError(key, reason, "Copy its key as landing names it, or take it off the list"))
+            refusals.append(errors.UsageError(key, reason, "Copy its key as landing names it, or take it off the list"))
     notes = (f"{moved} of the list were moved before",) if moved else ()
     return Selection(tuple(sorted(recovered)), tuple(refusals), notes)
 
@@ -249,7 +243,7 @@ def find_doubles(
         for placed in uploads if len(uploads) > 1 else ():
             try:
                 events = set(_events(landing, placed, settings))
-            except (BadObjectError, UnreadableObjectError, ObjectMovedError):
+            except (BadObjectError, errors.UnreadableObjectError, errors.ObjectMovedError):
                 unread.append(placed.upload.key)
                 continue
             shares = {one: (len(events & kept), min(len(events), len(kept))) for one, kept in originals.items()}
@@ -279,7 +273,7 @@ def parse_keys(text: str) -> tuple[str, ...]:
     lines = (line.strip() for line in text.splitlines())
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise UsageError("--keys", "the list names no object", "Write one key a line, as landing names it")
+        raise errors.UsageError("--keys", "the list names no object", "Write one key a line, as landing names it")
     return keys
 
 
@@ -290,7 +284,7 @@ def relocate(
     grammar: ObjectKeys,
     excluded: Collection[str],
     is_claimed: Callable[[Hour], bool],
-) -> Iterator[tuple[Placed, TidemarkError | None]]:
+) -> Iterator[tuple[Placed, errors.TidemarkError | None]]:
     """Move objects of a project, hour by hour; yields each, and why it stays.
 
     Copy and compare all objects of an hour, write its marker, then delete the sources: loads find whole hours, and a repetition
@@ -302,7 +296,7 @@ def relocate(
         objects, at = list(of_hour), Hour(day, hour)
         marker = grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour)
         copies: dict[Placed, Listed] = {}
-        refused: dict[Placed, TidemarkError] = {}
+        refused: dict[Placed, errors.TidemarkError] = {}
         reason, hint = "", ""
         # A recovery may begin during the copies, so the claim is read again after the data.
         for of_kind in ([one for one in objects if one.is_marker is kind] for kind in (False, True)):
@@ -313,7 +307,7 @@ def relocate(
                 break
             for one in of_kind:
                 copy = _copied(one, landing, excluded)
-                if isinstance(copy, TidemarkError):
+                if isinstance(copy, errors.TidemarkError):
                     refused[one] = copy
                 else:
                     copies[one] = copy
@@ -324,18 +318,20 @@ def relocate(
         else:
             _mark(landing, marker)
         for one in objects:
-            stays = UsageError(one.upload.key, f"stays where it is, because {reason}", hint) if reason else None
+            stays = errors.UsageError(one.upload.key, f"stays where it is, because {reason}", hint) if reason else None
             yield one, refused.get(one) or stays or _deleted(one, copies[one], landing)
 
 
-def _copied(one: Placed, landing: LandingStore, excluded: Collection[str]) -> Listed | TidemarkError:
+def _copied(one: Placed, landing: LandingStore, excluded: Collection[str]) -> Listed | errors.TidemarkError:
     """A copy that is equal byte for byte, made unless it exists; or why there is none."""
     source, target_key = one.upload, one.target_key
     if source.is_link:
-        return UsageError(source.key, "is a link, and what it leads to would stay", "Move the file it leads to by hand")
+        return errors.UsageError(
+            source.key, "is a link, and what it leads to would stay", "Move the file it leads to by hand"
+        )
     if source.key in excluded or target_key in excluded:
         reason = f"is excluded, or {target_key} is, and an exclusion names one key: the same bytes would count, or vanish, there"
-        return UsageError(source.key, reason, "`tidemark include` it, move it, then exclude it by its new key")
+        return errors.UsageError(source.key, reason, "`tidemark include` it, move it, then exclude it by its new key")
     try:
         with landing.open(source.key, source.etag) as content:
             sha256, size = _hash(content), content.tell()
@@ -344,13 +340,15 @@ def _copied(one: Placed, landing: LandingStore, excluded: Collection[str]) -> Li
                 failpoint(Failpoint.AFTER_COPY, source.key)
         copy = landing.find(target_key)
         if copy is None:
-            return ObjectMovedError(target_key, "was deleted while it was compared", "Run the same command again")
+            return errors.ObjectMovedError(
+                target_key, "was deleted while it was compared", "Run the same command again"
+            )
         with landing.open(target_key, copy.etag) as content:
             is_equal = (_hash(content), copy.size_bytes) == (sha256, size)
-    except (ObjectMovedError, UnreadableObjectError) as error:
+    except (errors.ObjectMovedError, errors.UnreadableObjectError) as error:
         return error
     if not is_equal:
-        return LandingConflictError(
+        return errors.LandingConflictError(
             source.key,
             f"{target_key} is there already with other bytes ({copy.size_bytes:,} instead of {size:,} bytes)",
             "Compare the two and delete the wrong one, or give one another number behind `#`; then run the command again",
@@ -361,21 +359,21 @@ def _copied(one: Placed, landing: LandingStore, excluded: Collection[str]) -> Li
 
 def _mark(landing: LandingStore, marker: str) -> None:
     if landing.find(marker) is None and not landing.create(marker, io.BytesIO()) and landing.find(marker) is None:
-        raise ObjectMovedError(marker, "was not written, so nothing was deleted", "Run the same command again")
+        raise errors.ObjectMovedError(marker, "was not written, so nothing was deleted", "Run the same command again")
     failpoint(Failpoint.AFTER_MARKER, marker)
 
 
-def _deleted(one: Placed, copy: Listed, landing: LandingStore) -> TidemarkError | None:
+def _deleted(one: Placed, copy: Listed, landing: LandingStore) -> errors.TidemarkError | None:
     source, again = one.upload, "Run the same command again"
     try:
         if landing.find(copy.key) != copy:
-            return ObjectMovedError(
+            return errors.ObjectMovedError(
                 copy.key, "was changed or deleted after it was compared, so its source stays", again
             )
         if not landing.delete(source):
             reason = f"was overwritten after it was copied to {copy.key}, so it stays"
-            return ObjectMovedError(source.key, reason, f"{again}, and compare the two")
-    except UnreadableObjectError as error:
+            return errors.ObjectMovedError(source.key, reason, f"{again}, and compare the two")
+    except errors.UnreadableObjectError as error:
         return error
     failpoint(Failpoint.AFTER_DELETE, source.key)
     return None
