@@ -21,16 +21,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.inspection.changes import changes_since
 from pipeline_assets.inspection.health import read_health
-from pipeline_assets.load import golden as golden_query
-from pipeline_assets.load.golden import (
-    Reconciliation,
-    compare_recorded,
-    golden_names,
-    read_landing,
-    read_query,
-    reconcile,
-    take_golden,
-)
+from pipeline_assets.load import golden
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.notices import envelope
 from pipeline_assets.orchestration.health_page import page_of
@@ -45,7 +36,7 @@ from tests.support.builders import PROJECT
 DAY = date(2026, 2, 2)
 NEXT = DAY + timedelta(days=1)
 SETTINGS = Settings(projects=("10001", "10002"))
-NAMES = golden_names(SETTINGS)
+NAMES = golden.golden_names(SETTINGS)
 HEADER = "day,project,measure,value\n"
 SQL = "SELECT day, project, measure, value FROM totals WHERE day BETWEEN :first_day AND :last_day"
 
@@ -57,7 +48,7 @@ def landing(tmp_path: Path) -> Path:
 
 
 def _read(landing: Path, first: date = DAY, last: date = DAY) -> GoldenReading:
-    return read_landing(_store(landing), NAMES, first, last)
+    return golden.read_landing(_store(landing), NAMES, first, last)
 
 
 def _put(landing: Path, name: str, *lines: str) -> None:
@@ -80,11 +71,8 @@ def _totals(database: Path, *days: date) -> str:
     return f"sqlite:///{database}"
 
 
-def test_a_landing_without_totals_has_none(landing: Path) -> None:
-    assert _read(landing) == GoldenReading(GoldenSource.LANDING, asked=(DAY, DAY))
-
-
 def test_files_of_the_days_are_read_and_what_is_none_is_named(landing: Path) -> None:
+    assert _read(landing) == GoldenReading(GoldenSource.LANDING, asked=(DAY, DAY))
     for day in (DAY - timedelta(days=1), DAY, NEXT, NEXT + timedelta(days=1)):
         _put(landing, f"{day}.csv", f"{day},10001,rows,5")
     _put(landing, "2026-02-02.csv.bak", "x")
@@ -124,7 +112,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def _asked(url: str, query: str = SQL, **settings: Any) -> GoldenReading:
     made = Settings(projects=SETTINGS.projects, golden_url=url, golden_query=query, **settings)
-    return read_query(made, NAMES, DAY, NEXT)
+    return golden.read_query(made, NAMES, DAY, NEXT)
 
 
 def test_a_query_gives_totals_of_the_days(url: str) -> None:
@@ -157,14 +145,14 @@ def test_a_query_changes_nothing_and_says_what_is_wrong(url: str, what: str, sai
 
 
 def test_an_endless_query_ends(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden_query, "QUERY_SECONDS", 1)
+    monkeypatch.setattr(golden, "QUERY_SECONDS", 1)
     endless = f"WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) {SQL} AND (SELECT count(*) FROM t) > 0"
     with pytest.raises(GoldenQueryError, match="the golden query failed"):
         _asked(url, endless)
 
 
 def test_too_many_rows_are_refused_whole(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden_query, "MOST_ROWS", 2)
+    monkeypatch.setattr(golden, "MOST_ROWS", 2)
     with pytest.raises(GoldenQueryError, match="more than 2 rows; none of them was compared"):
         _asked(url)
 
@@ -227,7 +215,7 @@ def test_a_file_with_bad_lines_replaces_what_its_good_lines_tell_and_retracts_no
     }  # fmt: skip
     _put(landing, f"{DAY}.csv", "what a mistake")
     said: list[str] = []
-    take_golden(Runtime(None, ledger, _store(landing), SETTINGS, said.append), DAY, DAY)  # type: ignore[arg-type]  # no JVM
+    golden.take_golden(Runtime(None, ledger, _store(landing), SETTINGS, said.append), DAY, DAY)  # type: ignore[arg-type]  # no JVM
     assert len(values()) == 6
     assert [line.partition(". ")[0] for line in said] == [
         f"golden: golden/{DAY}.csv line 2: has not the four fields of the header",
@@ -244,14 +232,14 @@ def test_a_query_retracts_the_days_that_it_no_longer_tells_and_never_all_of_them
 ) -> None:
     """Outcome: a missing total goes; all at once stay with a sentence; without a query its totals are not compared."""
 
-    def holds(*days: date) -> Reconciliation:
+    def holds(*days: date) -> golden.Reconciliation:
         url = _totals(tmp_path / "t.db", *days)
         return found(Settings(projects=SETTINGS.projects, golden_url=url, golden_query=SQL))
 
-    def found(settings: Settings) -> Reconciliation:
-        return reconcile(ledger, _store(landing), settings, SETTINGS.projects, DAY, NEXT)
+    def found(settings: Settings) -> golden.Reconciliation:
+        return golden.reconcile(ledger, _store(landing), settings, SETTINGS.projects, DAY, NEXT)
 
-    def compared(of: Reconciliation) -> tuple[list[date], list[str]]:
+    def compared(of: golden.Reconciliation) -> tuple[list[date], list[str]]:
         return [one.total.key.event_date for one in of.comparisons], [str(one) for one in of.faults]
 
     # An empty answer without records has nothing to keep.
@@ -272,7 +260,9 @@ def test_two_sources_tell_of_a_day_beside_each_other(ledger: Ledger, landing: Pa
     ledger.golden.replace(_read(landing))
     ledger.golden.replace(_asked(url))
     asking = SETTINGS.model_copy(update={"golden_url": url, "golden_query": SQL})
-    assert [(one.total.source.value, str(one)) for one in compare_recorded(ledger, asking, SETTINGS.projects)] == [
+    assert [
+        (one.total.source.value, str(one)) for one in golden.compare_recorded(ledger, asking, SETTINGS.projects)
+    ] == [
         ("landing", "rows not loaded, 5 golden"),
         ("query", "rows not loaded, 6 golden"),
     ]
@@ -372,7 +362,7 @@ def test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare(
     for day, rows in ((DAY, 61), (NEXT, 60)):
         _put(landing, f"{day}.csv", f"{day},{PROJECT},rows,{rows}", f"{day},<x>,rows,1")
     for _ in range(2):
-        found = reconcile(ledger, _store(landing), settings, settings.projects, DAY, NEXT)
+        found = golden.reconcile(ledger, _store(landing), settings, settings.projects, DAY, NEXT)
         assert len(found.mismatches) == 1
         reason = f"rows 60 published, 61 golden (-1, 1.64%) by golden/{DAY}.csv line 2"
         (told,) = _written(ledger)
