@@ -23,9 +23,9 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.ledger.store import Ledger
-from tests.support.attached import attached_drills
 from tests.support.builders import events_on
 from tests.support.small_spark import SMALL
+from tests.support.victim import drills_in_copies
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -61,7 +61,7 @@ def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
     assert p.run(DAY).success
     before = p.digests(), p.history(), len(p.ledger.publications()), _left(p)
 
-    with attached_drills():
+    with drills_in_copies():
         results = list(drill.carry_out(p.spark, p.settings, (*TRIALS, TRIALS[0]), print))
 
     show(Console(width=160), *drilled(results))

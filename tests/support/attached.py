@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import pytest
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -32,23 +28,3 @@ def attach() -> SparkSession:
     running = jvm.org.apache.spark.SparkContext.getOrCreate()
     context = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(running)
     return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf())))
-
-
-@contextmanager
-def attached_drills() -> Iterator[None]:
-    """Meanwhile the processes of a drill work on this one's JVM."""
-    from pipeline_assets.drill import drill, scenarios
-
-    with pytest.MonkeyPatch.context() as patched:
-        for name, value in gateway_variables().items():
-            patched.setenv(name, value)
-        for module in (drill, scenarios):
-            patched.setattr(module, "tidemark", lambda *words: [sys.executable, "-m", __name__, *words])
-        yield
-
-
-if __name__ == "__main__":
-    from pipeline_assets.cli import main
-
-    attach()
-    main()

@@ -10,22 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
+from pyspark import SparkContext
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.drill import drill, sandbox, scenarios
 from pipeline_assets.drill.sandbox import Victim, as_environment, tidemark
 from pipeline_assets.drill.sandbox import a_victim as of_its_own
 from resources import failpoints
 from resources.failpoints import stop_at
-from tests.support.attached import attach, gateway_variables
+from tests.support.attached import attach, gateway_variables, is_attached
 from tests.support.small_spark import SMALL
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 """Copies of a process that has imported everything and done nothing."""
-_PROCESSES.set_forkserver_preload([__name__])
+_PROCESSES.set_forkserver_preload([__name__, "pipeline_assets.definitions"])
 
 
 def home_below(folder: Path) -> Path:
@@ -65,6 +69,32 @@ def a_command(
         with of_its_own(tidemark(*words), {**inherited, **environment}, point, folder) as victim:
             yield victim
         return
+    with _a_copy(words, environment, point, folder) as victim:
+        yield victim
+
+
+@contextmanager
+def drills_in_copies() -> Iterator[None]:
+    """Meanwhile the processes of a drill are copies, too; with a session here, on its JVM."""
+
+    @contextmanager
+    def a_copy(words: Sequence[str], *how: Any) -> Iterator[Victim]:
+        with _a_copy(words[1:], *how) as victim:
+            yield victim
+
+    def failure(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
+        with TemporaryDirectory() as folder, a_copy(words, environment, "", Path(folder)) as victim:
+            return victim.log[-500:] if victim.wait_until_it_ends() else None
+
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (sandbox, drill):
+            patched.setattr(module, "a_victim", a_copy)
+        patched.setattr(scenarios, "failure", failure)
+        yield
+
+
+@contextmanager
+def _a_copy(words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> Iterator[Victim]:
     victim = _Attached(words, environment, point, folder)
     try:
         yield victim
@@ -73,12 +103,13 @@ def a_command(
 
 
 class _Attached(Victim):
-    """A process that runs a command on this one's JVM."""
+    """A process that runs a command, on this one's JVM if there is one."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> None:
         self._signal_file, self._log = folder / "paused", folder / "victim.log"
         self._signal_file.unlink(missing_ok=True)
-        given = (words, {**environment, **gateway_variables()}, point, str(self._signal_file), str(self._log))
+        engine = gateway_variables() if SparkContext._gateway else {}
+        given = (words, {**environment, **engine}, point, str(self._signal_file), str(self._log))
         self._process: Any = _Started(_PROCESSES.Process(target=_be, args=given))
 
 
@@ -107,8 +138,9 @@ def _be(words: Sequence[str], environment: Mapping[str, str], point: str, signal
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
     os.environ |= environment
-    failpoints.watch(stop_at(point, Path(signal_file)))
-    attach()
+    failpoints.watch(*([stop_at(point, Path(signal_file))] if point else []))
+    if is_attached():
+        attach()
     done = CliRunner().invoke(app, words)
     os.write(1, (done.output + "".join(traceback.format_exception(done.exception))).encode())
     os._exit(done.exit_code)

@@ -22,6 +22,7 @@ from resources.failpoints import Failpoint
 from resources.publishing import Promise
 from sample_export.spec import ExportSpec
 from tests.support.points import OF_MOVES, OF_ROLLBACKS, OF_TABLE_BY_TABLE
+from tests.support.victim import drills_in_copies
 
 DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "10001")
@@ -124,8 +125,9 @@ def test_a_drilled_recovery_is_survived_and_what_is_lost_is_told(
     settings = Settings(**places, catalog_url=f"sqlite:///{tmp_path}/c.db", projects=("10001",))
     place = Scratch(settings, settings, tmp_path, LocalStore(prefix=tmp_path))
     sample = ExportSpec(projects=("10001",), events_per_day=20, hours=(1, 9), has_markers=False)
-    assert recovery_faults(place, sample, "10001", DAY, "after_object") == []
-    assert recovery_faults(place, sample, "10001", DAY - timedelta(days=2), "before_marker") == []
+    with drills_in_copies():
+        assert recovery_faults(place, sample, "10001", DAY, "after_object") == []
+        assert recovery_faults(place, sample, "10001", DAY - timedelta(days=2), "before_marker") == []
     ours = "10001-backfill/10001-backfill"
 
     def recovers_nothing(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
