@@ -23,6 +23,54 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--images", action="store_true", help="keep screenshots in docs/images (make images)")
 
 
+SECONDS = {
+    "tests/browser/test_ui.py": 200,
+    "tests/scenarios/test_cluster.py": 130,
+    "tests/scenarios/test_image_root.py": 90,
+    "tests/scenarios/test_crash_matrix.py": 130,
+    "tests/scenarios/test_drill.py": 80,
+    "tests/scenarios/test_random_histories.py": 80,
+    "tests/scenarios/test_rebuild.py": 80,
+    "tests/scenarios/test_deployments.py": 70,
+    "tests/scenarios/test_outside_faults.py": 70,
+    "tests/scenarios/test_delivered_intervals.py": 50,
+    "tests/browser/test_labs_page.py": 40,
+}
+"""Roughly what the longest modules take; other slow tests take a few seconds each."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each worker begins with its share of the slow modules, the longest first: no worker ends with a long one.
+
+    xdist gives each worker as many consecutive tests as others; who is done takes from the end of another's, fast ones.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1:
+        return
+    slow: dict[str, list[pytest.Item]] = {}
+    fast = []
+    for item in items:
+        if item.get_closest_marker("slow"):
+            slow.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        else:
+            fast.append(item)
+    seconds = {name: SECONDS.get(name, 4 * len(tests)) for name, tests in slow.items()}
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    loads = [0] * workers
+    for name in sorted(slow, key=lambda name: -seconds[name]):
+        least = loads.index(min(loads))
+        shares[least] += slow[name]
+        loads[least] += seconds[name]
+    left, items[:] = len(items), []
+    for number, share in enumerate(shares):
+        size = left // (workers - number)
+        room = max(0, size - len(share))
+        items += share + fast[:room]
+        fast, left = fast[room:], left - size
+    items += fast
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The crash matrix's account: each kill, and whether the next run converged."""
     kills = [
