@@ -24,20 +24,17 @@ def test_what_ends_as_promised_is_told_in_one_line() -> None:
     assert _LOADED.cells[2:] == (succeeded, "new state", "digests equal")
 
 
-@pytest.mark.parametrize(
-    ("row", "wrong"),
-    [
-        (replace(_FAILED, loaded=Loaded(0, (), 0)), "exit code 0 instead of 1"),
-        (replace(_LOADED, loaded=Loaded(1, ("a sentence",), 0)), "exit code 1 instead of 0"),
-        (replace(_LOADED, loaded=Loaded(2, (), 0)), "exit code 2 instead of 0"),
-        (replace(_FAILED, loaded=Loaded(1, ("Traceback", "out of reach"), 0)), "2 lines instead of one sentence"),
-        (replace(_FAILED, loaded=Loaded(1, ("something went wrong",), 0)), "does not say 'out of reach'"),
-        (replace(_LOADED, struck=0), "the fault never struck"),
-        (replace(_LOADED, unmet=["GET .parquet"]), "never struck: GET .parquet"),
-        (replace(_FAILED, is_intact=False, differing=["a"]), "what readers see changed: a"),
-        (replace(_LOADED, is_converged=False, differing=["b"]), "differs from a load without faults: b"),
-    ],
-)
+@pytest.mark.parametrize(("row", "wrong"), [
+    (replace(_FAILED, loaded=Loaded(0, (), 0)), "exit code 0 instead of 1"),
+    (replace(_LOADED, loaded=Loaded(1, ("a sentence",), 0)), "exit code 1 instead of 0"),
+    (replace(_LOADED, loaded=Loaded(2, (), 0)), "exit code 2 instead of 0"),
+    (replace(_FAILED, loaded=Loaded(1, ("Traceback", "out of reach"), 0)), "2 lines instead of one sentence"),
+    (replace(_FAILED, loaded=Loaded(1, ("something went wrong",), 0)), "does not say 'out of reach'"),
+    (replace(_LOADED, struck=0), "the fault never struck"),
+    (replace(_LOADED, unmet=["GET .parquet"]), "never struck: GET .parquet"),
+    (replace(_FAILED, is_intact=False, differing=["a"]), "what readers see changed: a"),
+    (replace(_LOADED, is_converged=False, differing=["b"]), "differs from a load without faults: b"),
+])  # fmt: skip
 def test_what_ends_otherwise_is_named(row: Row, wrong: str) -> None:
     assert any(text.startswith(wrong) for text in row.broken), row.broken
 

@@ -56,26 +56,23 @@ def test_machines_of_a_company_and_of_the_world_may_be_told(address: str) -> Non
     assert Settings(notify_urls=(f"https://{host}/x",)).notify_urls
 
 
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("https://user:word@hooks.example/x", "before its host"),
-        ("https://hooks.example@169.254.169.254/x", "before its host"),
-        ("https://user@hooks.example/x", "before its host"),
-        ("http://hooks.example/x", "in the clear"),
-        ("http://127.0.0.1.example/x", "in the clear"),
-        ("http://localhost.example/x", "in the clear"),
-        ("https://hooks.example\\@169.254.169.254/", "is not http"),
-        ("https://hooks..example/x", "is no name of a host"),
-        ("https://-hooks.example/x", "is no name of a host"),
-        ("https://hooks.example/x#y", "is not http"),
-        ("file:///etc/passwd", "is not http"),
-        ("gopher://hooks.example/x", "is not http"),
-        ("https://hooks.example:0/x", "is not http"),
-        ("https:///x", "is not http"),
-        ("https://hooks.example/a\r\nHost: b", "is not http"),
-    ],
-)
+@pytest.mark.parametrize(("url", "said"), [
+    ("https://user:word@hooks.example/x", "before its host"),
+    ("https://hooks.example@169.254.169.254/x", "before its host"),
+    ("https://user@hooks.example/x", "before its host"),
+    ("http://hooks.example/x", "in the clear"),
+    ("http://127.0.0.1.example/x", "in the clear"),
+    ("http://localhost.example/x", "in the clear"),
+    ("https://hooks.example\\@169.254.169.254/", "is not http"),
+    ("https://hooks..example/x", "is no name of a host"),
+    ("https://-hooks.example/x", "is no name of a host"),
+    ("https://hooks.example/x#y", "is not http"),
+    ("file:///etc/passwd", "is not http"),
+    ("gopher://hooks.example/x", "is not http"),
+    ("https://hooks.example:0/x", "is not http"),
+    ("https:///x", "is not http"),
+    ("https://hooks.example/a\r\nHost: b", "is not http"),
+])  # fmt: skip
 def test_a_url_that_means_two_things_is_refused(url: str, said: str) -> None:
     assert said in str(places.refusal_of_web_address(url))
     with pytest.raises(ValueError):
@@ -152,17 +149,14 @@ def test_every_spelling_of_a_place_in_a_bucket_names_it_and_the_whole_of_a_machi
     assert places.is_below("file:/data/x", "/")
 
 
-@pytest.mark.parametrize(
-    ("location", "place"),
-    [
-        ("file:/data/lake2/raw", "/data/lake"),
-        ("/data/lake/../lake2/raw", "/data/lake"),
-        ("s3://bucket2/lake/raw", "s3://bucket/lake"),
-        ("s3://bucket/lake%20/raw", "s3://bucket/lake /"),
-        ("hdfs://data/lake/raw", "/data/lake"),
-        ("/bucket/lake/raw", "s3://bucket/lake"),
-    ],
-)
+@pytest.mark.parametrize(("location", "place"), [
+    ("file:/data/lake2/raw", "/data/lake"),
+    ("/data/lake/../lake2/raw", "/data/lake"),
+    ("s3://bucket2/lake/raw", "s3://bucket/lake"),
+    ("s3://bucket/lake%20/raw", "s3://bucket/lake /"),
+    ("hdfs://data/lake/raw", "/data/lake"),
+    ("/bucket/lake/raw", "s3://bucket/lake"),
+])  # fmt: skip
 def test_a_neighbour_is_another_place(location: str, place: str) -> None:
     assert not places.is_below(location, place)
 

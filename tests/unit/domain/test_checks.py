@@ -44,15 +44,12 @@ def _figures(**changes: Any) -> BatchFigures:
     return BatchFigures(**values | changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "missing", "said"),
-    [
-        ({"unreadable": ("k: not_gzip",)}, (), "k: not_gzip"),
-        ({"lines": 1001}, (), "1001 lines but 1000 rows"),
-        ({"rows": 989, "quarantined": 11}, (), "11 of 1000 lines are quarantined"),
-        ({}, ("gone",), "deliveries missing from landing: 1, first gone"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "missing", "said"), [
+    ({"unreadable": ("k: not_gzip",)}, (), "k: not_gzip"),
+    ({"lines": 1001}, (), "1001 lines but 1000 rows"),
+    ({"rows": 989, "quarantined": 11}, (), "11 of 1000 lines are quarantined"),
+    ({}, ("gone",), "deliveries missing from landing: 1, first gone"),
+])  # fmt: skip
 def test_a_bad_batch_is_refused_with_its_reason(changes: dict[str, Any], missing: tuple[str, ...], said: str) -> None:
     evaluation = reconcile_batch(_figures(**changes), SETTINGS, missing)
     assert not evaluation.is_passed
@@ -85,37 +82,30 @@ def test_every_reason_has_words_of_its_own() -> None:
     assert in_words("value_out_of_range") == "a value is beyond 64 bits"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "was_final", "passes"),
-    [
-        ({"rows": 1000}, {"rows": 990}, True, True),
-        ({"rows": 1000}, {"rows": 989}, True, False),
-        ({"rows": 1000}, {"rows": 1200}, True, True),
-        ({"rows": 1000}, {"rows": 1201}, True, False),
-        ({"rows": 1000}, {"rows": 0}, False, True),
-        ({"rows": 100}, {"rows": 0}, True, True),
-        ({"rows": 101}, {"rows": 0}, True, False),
-        ({}, {"rows": 5000}, True, True),
-        ({"purchases": 500, "revenue": 100.0}, {"purchases": 500, "revenue": 10000.0}, True, False),
-        ({"purchases": 5, "revenue": 5000.0}, {"purchases": 5, "revenue": 100.0}, True, True),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "was_final", "passes"), [
+    ({"rows": 1000}, {"rows": 990}, True, True),
+    ({"rows": 1000}, {"rows": 989}, True, False),
+    ({"rows": 1000}, {"rows": 1200}, True, True),
+    ({"rows": 1000}, {"rows": 1201}, True, False),
+    ({"rows": 1000}, {"rows": 0}, False, True),
+    ({"rows": 100}, {"rows": 0}, True, True),
+    ({"rows": 101}, {"rows": 0}, True, False),
+    ({}, {"rows": 5000}, True, True),
+    ({"purchases": 500, "revenue": 100.0}, {"purchases": 500, "revenue": 10000.0}, True, False),
+    ({"purchases": 5, "revenue": 5000.0}, {"purchases": 5, "revenue": 100.0}, True, True),
+])  # fmt: skip
 def test_bounds_of_a_change(before: dict[str, float], after: dict[str, float], was_final: bool, passes: bool) -> None:
     assert _explained(before, after, was_final=was_final).is_passed is passes
     assert _explained(before, after, was_final=was_final, reason="a person says so").is_passed
 
 
-@pytest.mark.parametrize(
-    ("after", "added", "brought", "said"),
-    [
-        (840, 480, 480, None),
-        (840, 480, 400, "grows by 133.3%"),
-        (912, 552, 480, None),
-        (913, 553, 480, "grows by 153.6%"),
-        (350, 300, 300, "shrinks by 2.8%"),
-    ],
-    ids=["all of it", "more than that", "and 20 % more", "and a row more than that", "it hides no loss"],
-)
+@pytest.mark.parametrize(("after", "added", "brought", "said"), [
+    (840, 480, 480, None),
+    (840, 480, 400, "grows by 133.3%"),
+    (912, 552, 480, None),
+    (913, 553, 480, "grows by 153.6%"),
+    (350, 300, 300, "shrinks by 2.8%"),
+], ids=["all of it", "more than that", "and 20 % more", "and a row more than that", "it hides no loss"])  # fmt: skip
 def test_what_a_recovery_brought_of_missing_hours_lifts_the_growth_bound_by_just_that(
     after: int, added: int, brought: int, said: str | None
 ) -> None:
@@ -153,19 +143,16 @@ def test_what_a_recovery_brought_is_part_of_the_baseline_since() -> None:
 KEYS = KeyChange(1000, {"new delivery": 150}, {"withdrawn": 4, "moved day": 3}, {"code": 5, "new delivery": 190})
 
 
-@pytest.mark.parametrize(
-    ("changes", "bounds", "said"),
-    [
-        ({}, {}, None),
-        ({"added": {"new delivery": 241}}, {}, "gains 20.0% of its 1202 keys: new delivery 241"),
-        ({"removed": {"withdrawn": 12, "moved day": 3}}, {}, "loses 1.2% of its 1210 keys: withdrawn 12, moved day 3"),
-        ({"changed": {"code": 300}}, {}, "changes 23.0% of its 1307 keys: code 300"),
-        ({"changed": {"code": 300}}, {"refined/events:keys_changed": {"growth": 0.3}}, None),
-        ({}, {"refined/events:keys_removed": {"growth": 0.0}}, "loses 0.6% of its 1202 keys"),
-        ({}, {"aggregates/daily_revenue:keys_removed": {"growth": 0.0}}, None),
-        ({"kept": 0, "removed": {}, "changed": {}}, {}, None),
-    ],
-)
+@pytest.mark.parametrize(("changes", "bounds", "said"), [
+    ({}, {}, None),
+    ({"added": {"new delivery": 241}}, {}, "gains 20.0% of its 1202 keys: new delivery 241"),
+    ({"removed": {"withdrawn": 12, "moved day": 3}}, {}, "loses 1.2% of its 1210 keys: withdrawn 12, moved day 3"),
+    ({"changed": {"code": 300}}, {}, "changes 23.0% of its 1307 keys: code 300"),
+    ({"changed": {"code": 300}}, {"refined/events:keys_changed": {"growth": 0.3}}, None),
+    ({}, {"refined/events:keys_removed": {"growth": 0.0}}, "loses 0.6% of its 1202 keys"),
+    ({}, {"aggregates/daily_revenue:keys_removed": {"growth": 0.0}}, None),
+    ({"kept": 0, "removed": {}, "changed": {}}, {}, None),
+])  # fmt: skip
 def test_bounds_on_the_keys_of_a_final_slice(changes: dict[str, Any], bounds: dict[str, Any], said: str | None) -> None:
     keys, rows = replace(KEYS, **changes), {"rows": 1202}
     evaluate = partial(_explained, rows, rows, keys, settings=Settings(change_bounds=bounds))
@@ -268,16 +255,13 @@ MISSING, CHANGE = AcceptanceKind.MISSING, AcceptanceKind.CHANGE
 TWO = [PROJECT, "10002"]
 
 
-@pytest.mark.parametrize(
-    ("name", "projects", "kind", "project"),
-    [
-        # A loss once named among changes is a loss.
-        *((f"{RAW}:{DAY}", [PROJECT], kind, PROJECT) for kind in AcceptanceKind),
-        *((f"{RAW}:{DAY}/{PROJECT}", TWO, kind, PROJECT) for kind in AcceptanceKind),
-        (f"refined/events:{DAY}", [PROJECT], CHANGE, PROJECT),
-        *((f"{ITEMS}:{name}", TWO, CHANGE, ALL_PROJECTS) for name in (f"{DAY}", f"{DAY}/{ALL_PROJECTS}")),
-    ],
-)
+@pytest.mark.parametrize(("name", "projects", "kind", "project"), [
+    # A loss once named among changes is a loss.
+    *((f"{RAW}:{DAY}", [PROJECT], kind, PROJECT) for kind in AcceptanceKind),
+    *((f"{RAW}:{DAY}/{PROJECT}", TWO, kind, PROJECT) for kind in AcceptanceKind),
+    (f"refined/events:{DAY}", [PROJECT], CHANGE, PROJECT),
+    *((f"{ITEMS}:{name}", TWO, CHANGE, ALL_PROJECTS) for name in (f"{DAY}", f"{DAY}/{ALL_PROJECTS}")),
+])  # fmt: skip
 def test_a_project_may_be_left_out_where_one_is_loaded_alone_or_all_of_a_dimension(
     name: str, projects: list[str], kind: AcceptanceKind, project: str
 ) -> None:
@@ -285,17 +269,14 @@ def test_a_project_may_be_left_out_where_one_is_loaded_alone_or_all_of_a_dimensi
     assert read_acceptances({kind: {name: "lost"}}, KINDS, projects, SHARED) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "projects", "kind", "said"),
-    [
-        (f"{RAW}:{DAY}", TWO, MISSING, "names no project, and this run loads 10001, 10002"),
-        (f"{RAW}:{DAY}/7", [PROJECT], MISSING, "names a project that this run does not load"),
-        (f"{ITEMS}:{DAY}/{PROJECT}", [PROJECT], CHANGE, "names a project that this run does not load"),
-        (f"{RAW}:soon/{PROJECT}", [PROJECT], MISSING, "is not `table:day/project` with a reason"),
-        (f"raw/other:{DAY}", [PROJECT], MISSING, "is not `table:day/project` with a reason"),
-        (f"refined/events:{DAY}", [PROJECT], MISSING, "has no deliveries that could be missing"),
-    ],
-)
+@pytest.mark.parametrize(("name", "projects", "kind", "said"), [
+    (f"{RAW}:{DAY}", TWO, MISSING, "names no project, and this run loads 10001, 10002"),
+    (f"{RAW}:{DAY}/7", [PROJECT], MISSING, "names a project that this run does not load"),
+    (f"{ITEMS}:{DAY}/{PROJECT}", [PROJECT], CHANGE, "names a project that this run does not load"),
+    (f"{RAW}:soon/{PROJECT}", [PROJECT], MISSING, "is not `table:day/project` with a reason"),
+    (f"raw/other:{DAY}", [PROJECT], MISSING, "is not `table:day/project` with a reason"),
+    (f"refined/events:{DAY}", [PROJECT], MISSING, "has no deliveries that could be missing"),
+])  # fmt: skip
 def test_what_names_too_much_or_nothing_is_refused(
     name: str, projects: list[str], kind: AcceptanceKind, said: str
 ) -> None:

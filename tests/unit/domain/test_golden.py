@@ -34,24 +34,21 @@ def _compared(
     return golden.compare(_total(expected), value, settings, is_loaded=published is not None)
 
 
-@pytest.mark.parametrize(
-    ("expected", "published", "relative", "absolute", "is_good"),
-    [
-        ("100", "100.000000", 0, 0, True),
-        ("0.3", "0.300001", 0, 0, False),
-        # The binary number next to 0.1 would let 110.000001 pass, or refuse 110.
-        ("100", "110", 0.1, 0, True),
-        ("100", "110.000001", 0.1, 0, False),
-        ("100", "90", 0.1, 0, True),
-        ("-100", "-110", 0.1, 0, True),
-        ("100", "101", 0, 1, True),
-        ("100", "101.01", 0.001, 1, False),
-        # Zero has no share: only an amount tolerates it.
-        ("0", "1", 0.5, 0, False),
-        ("0", "1", 0, 1, True),
-        ("0", "0", 0, 0, True),
-    ],
-)
+@pytest.mark.parametrize(("expected", "published", "relative", "absolute", "is_good"), [
+    ("100", "100.000000", 0, 0, True),
+    ("0.3", "0.300001", 0, 0, False),
+    # The binary number next to 0.1 would let 110.000001 pass, or refuse 110.
+    ("100", "110", 0.1, 0, True),
+    ("100", "110.000001", 0.1, 0, False),
+    ("100", "90", 0.1, 0, True),
+    ("-100", "-110", 0.1, 0, True),
+    ("100", "101", 0, 1, True),
+    ("100", "101.01", 0.001, 1, False),
+    # Zero has no share: only an amount tolerates it.
+    ("0", "1", 0.5, 0, False),
+    ("0", "1", 0, 1, True),
+    ("0", "0", 0, 0, True),
+])  # fmt: skip
 def test_the_larger_tolerance_counts_and_decimals_are_exact(
     expected: str, published: str, relative: float, absolute: float, is_good: bool
 ) -> None:
@@ -95,15 +92,12 @@ def test_the_last_digit_of_a_long_number_counts() -> None:
     assert not _compared("99999999999999999999999999999999.000001", "99999999999999999999999999999999.000002").is_good
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"golden_tolerance": -0.1}, {"golden_tolerance": float("nan")}, {"golden_absolute_tolerance": -1},
-        {"golden_url": "sqlite:////x.db"}, {"golden_query": "SELECT 1 WHERE :first_day <= :last_day"},
-        {"golden_url": "sqlite:////x.db", "golden_query": "SELECT * FROM totals"},
-        {"golden_url": "mysql://h/d", "golden_query": "SELECT :first_day, :last_day"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("changes", [
+    {"golden_tolerance": -0.1}, {"golden_tolerance": float("nan")}, {"golden_absolute_tolerance": -1},
+    {"golden_url": "sqlite:////x.db"}, {"golden_query": "SELECT 1 WHERE :first_day <= :last_day"},
+    {"golden_url": "sqlite:////x.db", "golden_query": "SELECT * FROM totals"},
+    {"golden_url": "mysql://h/d", "golden_query": "SELECT :first_day, :last_day"},
+])  # fmt: skip
 def test_a_setting_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Settings(**changes)
@@ -201,24 +195,21 @@ def test_good_lines_whatever_wrote_the_file() -> None:
     assert _values(turned) == {"2026-02-02/10001 refined/events:rows": Decimal(1)}
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("2026-02-02,10001,rows,1,2", "has not the four fields"),
-        ('2026-02-02,10001,rows,"1', "has not the four fields"),
-        ("20260202,10001,rows,1", "day '20260202' is none"),
-        ("2026-02-03,10001,rows,1", "is of 2026-02-03, in a file of 2026-02-02. Move it to golden/2026-02-03.csv"),
-        ("2026-02-02,10001,refined/events:revenue,1", "refined/events:revenue is no measure"),
-        ("2026-02-02,10001,events,1", "events is a measure of several tables (aggregates/city_events:events, "),
-        ("2026-02-02,10001,rows,NaN", "value 'NaN' is not a number"),
-        ("2026-02-02,10001,rows,1e3", "value '1e3' is not a number"),
-        ("2026-02-02,10001,rows,1_000", "value '1_000' is not a number"),
-        ('2026-02-02,10001,rows,"1,5"', "value '1,5' is not a number"),
-        ("2026-02-02,10001,rows,", "value '' is not a number"),
-        ("2026-02-02,10001,rows," + "9" * 60, "is not a number"),
-        ("2026-02-02,10001,refined/events:rows,2", f"again, after {FILE_KEY} line 2"),
-    ],
-)
+@pytest.mark.parametrize(("line", "said"), [
+    ("2026-02-02,10001,rows,1,2", "has not the four fields"),
+    ('2026-02-02,10001,rows,"1', "has not the four fields"),
+    ("20260202,10001,rows,1", "day '20260202' is none"),
+    ("2026-02-03,10001,rows,1", "is of 2026-02-03, in a file of 2026-02-02. Move it to golden/2026-02-03.csv"),
+    ("2026-02-02,10001,refined/events:revenue,1", "refined/events:revenue is no measure"),
+    ("2026-02-02,10001,events,1", "events is a measure of several tables (aggregates/city_events:events, "),
+    ("2026-02-02,10001,rows,NaN", "value 'NaN' is not a number"),
+    ("2026-02-02,10001,rows,1e3", "value '1e3' is not a number"),
+    ("2026-02-02,10001,rows,1_000", "value '1_000' is not a number"),
+    ('2026-02-02,10001,rows,"1,5"', "value '1,5' is not a number"),
+    ("2026-02-02,10001,rows,", "value '' is not a number"),
+    ("2026-02-02,10001,rows," + "9" * 60, "is not a number"),
+    ("2026-02-02,10001,refined/events:rows,2", f"again, after {FILE_KEY} line 2"),
+])  # fmt: skip
 def test_a_bad_line_is_named_and_those_beside_it_count(line: str | bytes, said: str) -> None:
     found = _read("2026-02-02,10001,rows,1", line, "2026-02-02,10002,rows,3")
     (fault,) = found.faults
@@ -228,15 +219,12 @@ def test_a_bad_line_is_named_and_those_beside_it_count(line: str | bytes, said: 
     assert (_values(found), found.days) == (expected, frozenset())
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"\xef\xbb\xbf\n\n", "is empty"),
-        (b"day;project;measure;value\n2026-02-02;10001;rows;1\n", "is not the header (day;project;measure;value)"),
-        (b"\x1f\x8b\x08\x00\x00", "is not the header"),
-        (b"day,project,measure,value,note\n", "is not the header"),
-    ],
-)
+@pytest.mark.parametrize(("content", "said"), [
+    (b"\xef\xbb\xbf\n\n", "is empty"),
+    (b"day;project;measure;value\n2026-02-02;10001;rows;1\n", "is not the header (day;project;measure;value)"),
+    (b"\x1f\x8b\x08\x00\x00", "is not the header"),
+    (b"day,project,measure,value,note\n", "is not the header"),
+])  # fmt: skip
 def test_a_file_without_the_header_has_one_fault_and_retracts_nothing(content: bytes, said: str) -> None:
     found = golden.read_file(FILE_KEY, DAY, content, NAMES)
     (fault,) = found.faults

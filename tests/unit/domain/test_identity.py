@@ -108,15 +108,11 @@ def test_of_equal_rows_the_one_that_is_named_is_shown_else_the_least() -> None:
         assert defeat(other, found[other], rows, BACKFILL_FIRST, 1, named) == Defeat(winner, RankPart.SOURCE)
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_same_event"),
-    [
-        ({"row_id": "other"}, True), ({"send_id": "other"}, False), ({"sender": (1, None)}, False),
-        ({"sender": (1, "other")}, False), ({"sender": (None, "d")}, False), ({"project_id": "2"}, False),
-        ({"send_id": None}, False), ({"content": (2, 2)}, True),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "is_same_event"), [
+    ({"row_id": "other"}, True), ({"send_id": "other"}, False), ({"sender": (1, None)}, False),
+    ({"sender": (1, "other")}, False), ({"sender": (None, "d")}, False), ({"project_id": "2"}, False),
+    ({"send_id": None}, False), ({"content": (2, 2)}, True),
+], ids=str)  # fmt: skip
 def test_what_makes_two_rows_one_event(changes: dict[str, object], is_same_event: bool) -> None:
     other = replace(ROW, **changes)  # type: ignore[arg-type]
     assert (other.key == ROW.key) == is_same_event

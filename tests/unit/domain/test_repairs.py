@@ -34,39 +34,36 @@ DAYS = {"is_lacking": True, "hours_to_ask": ALL_DAY}
 REFUSED = {"refined/events": "change_is_explained: grows"}
 
 
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        ({"unread": {Source.BACKFILL: {DAY, NEXT}}, "lacking_hours": ALL_DAY[:2]},
-         [f"load: tidemark load --source backfill --from {DAY} --to {NEXT} --project 10001"]),
-        # Arrivals near the day are loaded first, and may hold none of its events.
-        ({"unread": {Source.REGULAR: {NEXT}}, "hours_to_ask": ALL_DAY},
-         [f"load: tidemark load --source regular --from {NEXT} --to {NEXT} --project 10001",
-          f"recover days: tidemark recover {SPAN} --load"]),
-        ({"stale": "delivery"}, [f"load: tidemark load --source regular {SPAN}"]),
-        ({"lacking_hours": (*ALL_DAY[3:5], ALL_DAY[9]), "hours_to_ask": ALL_DAY},
-         [f"recover hours: tidemark recover --from {DAY}T03 --to {DAY}T04 --project 10001 --load",
-          f"recover hours: tidemark recover --from {DAY}T09 --to {DAY}T09 --project 10001 --load"]),
-        (DAYS, [f"recover days: tidemark recover {SPAN} --load"]),
-        # More is published than counted: the vendor could only add rows.
-        ({**DAYS, "is_lacking": False}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
-        # Hours that the vendor still delivers are not requested; present ones are loaded.
-        ({**DAYS, "lacking_hours": ALL_DAY[:2], "open_until": OPEN}, [f"wait: tidemark reconcile {SPAN}"]),
-        ({**DAYS, "open_until": OPEN}, [f"wait: tidemark reconcile {SPAN}"]),
-        ({**DAYS, "open_until": OPEN, "unread": {Source.REGULAR: {DAY}}}, [f"load: tidemark load --source regular {SPAN}"]),
-        ({**DAYS, "is_lacking": False, "open_until": OPEN}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
-        ({**DAYS, "open_until": OPEN, "refused": REFUSED}, [f"decide: tidemark diff refined/events {DAY} --project 10001"]),
-        ({}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
-        # Only an operator undoes holds, refusals and exclusions, and no load changes a held day.
-        ({**DAYS, "unread": {Source.REGULAR: {DAY}}, "holds": {"refined/events": "doubled"}},
-         [f'decide: tidemark release {SPAN} --table refined/events --reason "REASON"']),
-        ({**DAYS, "refused": REFUSED}, [f"decide: tidemark diff refined/events {DAY} --project 10001"]),
-        ({"excluded": {f"10001/10001_{DAY}_9#1.json.gz": "doubled"}},
-         [f"decide: tidemark include '10001/10001_{DAY}_9#1.json.gz' --reason \"REASON\""]),
-        ({"outdated": ("aggregates/daily_revenue",), "is_lacking": False},
-         [f'rebuild: tidemark rebuild start --table aggregates/daily_revenue {SPAN} --reason "REASON"']),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("facts", "expected"), [
+    ({"unread": {Source.BACKFILL: {DAY, NEXT}}, "lacking_hours": ALL_DAY[:2]},
+     [f"load: tidemark load --source backfill --from {DAY} --to {NEXT} --project 10001"]),
+    # Arrivals near the day are loaded first, and may hold none of its events.
+    ({"unread": {Source.REGULAR: {NEXT}}, "hours_to_ask": ALL_DAY},
+     [f"load: tidemark load --source regular --from {NEXT} --to {NEXT} --project 10001",
+      f"recover days: tidemark recover {SPAN} --load"]),
+    ({"stale": "delivery"}, [f"load: tidemark load --source regular {SPAN}"]),
+    ({"lacking_hours": (*ALL_DAY[3:5], ALL_DAY[9]), "hours_to_ask": ALL_DAY},
+     [f"recover hours: tidemark recover --from {DAY}T03 --to {DAY}T04 --project 10001 --load",
+      f"recover hours: tidemark recover --from {DAY}T09 --to {DAY}T09 --project 10001 --load"]),
+    (DAYS, [f"recover days: tidemark recover {SPAN} --load"]),
+    # More is published than counted: the vendor could only add rows.
+    ({**DAYS, "is_lacking": False}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
+    # Hours that the vendor still delivers are not requested; present ones are loaded.
+    ({**DAYS, "lacking_hours": ALL_DAY[:2], "open_until": OPEN}, [f"wait: tidemark reconcile {SPAN}"]),
+    ({**DAYS, "open_until": OPEN}, [f"wait: tidemark reconcile {SPAN}"]),
+    ({**DAYS, "open_until": OPEN, "unread": {Source.REGULAR: {DAY}}}, [f"load: tidemark load --source regular {SPAN}"]),
+    ({**DAYS, "is_lacking": False, "open_until": OPEN}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
+    ({**DAYS, "open_until": OPEN, "refused": REFUSED}, [f"decide: tidemark diff refined/events {DAY} --project 10001"]),
+    ({}, [f"decide: tidemark reconcile --keys FILE {SPAN}"]),
+    # Only an operator undoes holds, refusals and exclusions, and no load changes a held day.
+    ({**DAYS, "unread": {Source.REGULAR: {DAY}}, "holds": {"refined/events": "doubled"}},
+     [f'decide: tidemark release {SPAN} --table refined/events --reason "REASON"']),
+    ({**DAYS, "refused": REFUSED}, [f"decide: tidemark diff refined/events {DAY} --project 10001"]),
+    ({"excluded": {f"10001/10001_{DAY}_9#1.json.gz": "doubled"}},
+     [f"decide: tidemark include '10001/10001_{DAY}_9#1.json.gz' --reason \"REASON\""]),
+    ({"outdated": ("aggregates/daily_revenue",), "is_lacking": False},
+     [f'rebuild: tidemark rebuild start --table aggregates/daily_revenue {SPAN} --reason "REASON"']),
+])  # fmt: skip
 def test_the_run_that_closes_it(facts: dict[str, Any], expected: list[str]) -> None:
     assert _commands(_facts(**facts)) == expected
 

@@ -142,16 +142,13 @@ def test_other_settings_say_what_they_got_and_no_secret(shell: Callable[..., Any
     assert (done.exit_code, _is_clean(done.output)) == (2, True)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f'catalog_url = "postgresql://tide:{CANARY}@{AWAY}"',
-        f'ledger_url = "postgresql://{AWAY}?password={CANARY}"',
-        f'golden_url = "postgresql://tide:{CANARY}@{AWAY}"\ngolden_query = "SELECT :first_day, :last_day"',
-        f'notify_urls = ["https://bi.internal/tidemark", "https://hooks.example/services/T0001/{CANARY}"]',
-        f'[spark_config]\n"spark.hadoop.fs.s3a.secret.key" = "{CANARY}"',
-    ],
-)
+@pytest.mark.parametrize("line", [
+    f'catalog_url = "postgresql://tide:{CANARY}@{AWAY}"',
+    f'ledger_url = "postgresql://{AWAY}?password={CANARY}"',
+    f'golden_url = "postgresql://tide:{CANARY}@{AWAY}"\ngolden_query = "SELECT :first_day, :last_day"',
+    f'notify_urls = ["https://bi.internal/tidemark", "https://hooks.example/services/T0001/{CANARY}"]',
+    f'[spark_config]\n"spark.hadoop.fs.s3a.secret.key" = "{CANARY}"',
+])  # fmt: skip
 def test_a_secret_in_the_file_is_refused_and_not_echoed(line: str, shell: Callable[..., Any], tmp_path: Path) -> None:
     """Secrets come from the environment alone: files are committed, copied and read."""
     (tmp_path / "tidemark.toml").write_text(f"{line}\n")

@@ -102,40 +102,37 @@ def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
     assert not told & set(versions)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("TIDEMARK_PROJETS", "1", "TIDEMARK_PROJETS"),
-        ("TIDEMARK_PROJECTS", "acme", "TIDEMARK_PROJECTS"),
-        ("TIDEMARK_PROJECTS", "1,1", "named twice"),
-        ("TIDEMARK_NOTIFY_URLS", "https://a.example/x,https://a.example/x", "an address is named twice"),
-        ("TIDEMARK_PROJECTS", str(1 << 63), "not a vendor project id"),
-        ("TIDEMARK_PROJECTS", "9" * 5000, "not a vendor project id"),
-        ("TIDEMARK_PROJECTS", "010001", "without leading zeros"),
-        ("TIDEMARK_PROJECTS", "0", "without leading zeros"),
-        ("TIDEMARK_REVENUE_PROPERTIES", "*", "stands for all properties"),
-        ("TIDEMARK_CURRENCY_PROPERTIES", "it's.odd", "which no path can say"),
-        ("TIDEMARK_LANDING_URL", "gs://bucket", "TIDEMARK_LANDING_URL"),
-        ("TIDEMARK_CATALOG_URL", "mysql://x", "TIDEMARK_CATALOG_URL"),
-        ("TIDEMARK_CALENDAR_START", "soon", "TIDEMARK_CALENDAR_START"),
-        ("TIDEMARK_SOURCE_PRECEDENCE", "regular", "name each of"),
-        ("TIDEMARK_OWNERS", "team:data,somebody", "'somebody' is neither"),
-        ("TIDEMARK_NOTIFY_URLS", "ftp://host/hook", "TIDEMARK_NOTIFY_URLS: address 1 of 1 is not http"),
-        ("TIDEMARK_NOTIFY_URLS", "https://host/hook, https:///hook", "address 2 of 2 is not"),
-        ("TIDEMARK_NOTIFY_URLS", "http://bi.internal/hook", "address 1 of 1 is http:// and not of this machine"),
-        ("TIDEMARK_NOTIFY_URLS", "http://127.0.0.1.evil.example/hook", "travel in the clear; write https://"),
-        ("TIDEMARK_NOTIFY_URLS", "http://localhost@evil.example/hook", "before its host"),
-        ("TIDEMARK_EXPORT_API_URL", "http://amplitude.com", "travel in the clear; write https://"),
-        ("TIDEMARK_EXPORT_API_URL", "http://10.0.0.7:8080/api/2/export", "travel in the clear"),
-        ("TIDEMARK_NOTIFY_URLS", "https://host:port/hook", "address 1 of 1 is not"),
-        ("TIDEMARK_JARS_URL", "file:///mirror", "TIDEMARK_JARS_URL: is not http"),
-        ("TIDEMARK_NOTIFY_URLS", "https://host/a hook", "address 1 of 1 is not"),
-        *(("TIDEMARK_EXPORT_API_URL", url, "TIDEMARK_EXPORT_API_URL: it is not https")
-          for url in ("https://key:secret@amplitude.com/api/2/export", "ftp://amplitude.com", "amplitude.com")),
-        ("TIDEMARK_SPARK_CONFIG", "{", "TIDEMARK_SPARK_CONFIG"),
-        ("TIDEMARK_CONFIG", "missing.toml", "TIDEMARK_CONFIG"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value", "said"), [
+    ("TIDEMARK_PROJETS", "1", "TIDEMARK_PROJETS"),
+    ("TIDEMARK_PROJECTS", "acme", "TIDEMARK_PROJECTS"),
+    ("TIDEMARK_PROJECTS", "1,1", "named twice"),
+    ("TIDEMARK_NOTIFY_URLS", "https://a.example/x,https://a.example/x", "an address is named twice"),
+    ("TIDEMARK_PROJECTS", str(1 << 63), "not a vendor project id"),
+    ("TIDEMARK_PROJECTS", "9" * 5000, "not a vendor project id"),
+    ("TIDEMARK_PROJECTS", "010001", "without leading zeros"),
+    ("TIDEMARK_PROJECTS", "0", "without leading zeros"),
+    ("TIDEMARK_REVENUE_PROPERTIES", "*", "stands for all properties"),
+    ("TIDEMARK_CURRENCY_PROPERTIES", "it's.odd", "which no path can say"),
+    ("TIDEMARK_LANDING_URL", "gs://bucket", "TIDEMARK_LANDING_URL"),
+    ("TIDEMARK_CATALOG_URL", "mysql://x", "TIDEMARK_CATALOG_URL"),
+    ("TIDEMARK_CALENDAR_START", "soon", "TIDEMARK_CALENDAR_START"),
+    ("TIDEMARK_SOURCE_PRECEDENCE", "regular", "name each of"),
+    ("TIDEMARK_OWNERS", "team:data,somebody", "'somebody' is neither"),
+    ("TIDEMARK_NOTIFY_URLS", "ftp://host/hook", "TIDEMARK_NOTIFY_URLS: address 1 of 1 is not http"),
+    ("TIDEMARK_NOTIFY_URLS", "https://host/hook, https:///hook", "address 2 of 2 is not"),
+    ("TIDEMARK_NOTIFY_URLS", "http://bi.internal/hook", "address 1 of 1 is http:// and not of this machine"),
+    ("TIDEMARK_NOTIFY_URLS", "http://127.0.0.1.evil.example/hook", "travel in the clear; write https://"),
+    ("TIDEMARK_NOTIFY_URLS", "http://localhost@evil.example/hook", "before its host"),
+    ("TIDEMARK_EXPORT_API_URL", "http://amplitude.com", "travel in the clear; write https://"),
+    ("TIDEMARK_EXPORT_API_URL", "http://10.0.0.7:8080/api/2/export", "travel in the clear"),
+    ("TIDEMARK_NOTIFY_URLS", "https://host:port/hook", "address 1 of 1 is not"),
+    ("TIDEMARK_JARS_URL", "file:///mirror", "TIDEMARK_JARS_URL: is not http"),
+    ("TIDEMARK_NOTIFY_URLS", "https://host/a hook", "address 1 of 1 is not"),
+    *(("TIDEMARK_EXPORT_API_URL", url, "TIDEMARK_EXPORT_API_URL: it is not https")
+      for url in ("https://key:secret@amplitude.com/api/2/export", "ftp://amplitude.com", "amplitude.com")),
+    ("TIDEMARK_SPARK_CONFIG", "{", "TIDEMARK_SPARK_CONFIG"),
+    ("TIDEMARK_CONFIG", "missing.toml", "TIDEMARK_CONFIG"),
+])  # fmt: skip
 def test_bad_variables_are_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
@@ -229,22 +226,19 @@ ROLE = (
 """Sources of a worker's role credentials, which open nothing by themselves."""
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"landing_url": "/data/in"}, "landing_url: is a folder of this machine, while spark_master names a cluster."),
-        ({"warehouse_url": "file:///data/lake"}, "warehouse_url: is a folder of this machine"),
-        ({"warehouse_url": "/mnt/lake", "spark_shared_disk": True}, None),
-        ({"spark_config": {KEY: "word"}}, f"spark_config: {KEY}: is a secret that the cluster's own pages show."),
-        ({"spark_config": {"spark.executorEnv.TZ": "UTC", "spark.hadoop.fs.s3a.secret.key": "word"}}, None),
-        *(({"spark_config": {f"spark.executorEnv.{name}": "/var/run/role"}}, None) for name in ROLE),
-        *(
-            ({"spark_config": {name: "word"}}, f"spark_config: {name}: is a secret")
-            for name in map("spark.executorEnv.{}".format, ("AWS_SESSION_TOKEN", "TOKEN_FILE_CONTENT", "PASSFILE"))
-        ),
-        ({"catalog_url": "sqlite:////data/catalog.db"}, None),
-    ],
-)
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"landing_url": "/data/in"}, "landing_url: is a folder of this machine, while spark_master names a cluster."),
+    ({"warehouse_url": "file:///data/lake"}, "warehouse_url: is a folder of this machine"),
+    ({"warehouse_url": "/mnt/lake", "spark_shared_disk": True}, None),
+    ({"spark_config": {KEY: "word"}}, f"spark_config: {KEY}: is a secret that the cluster's own pages show."),
+    ({"spark_config": {"spark.executorEnv.TZ": "UTC", "spark.hadoop.fs.s3a.secret.key": "word"}}, None),
+    *(({"spark_config": {f"spark.executorEnv.{name}": "/var/run/role"}}, None) for name in ROLE),
+    *(
+        ({"spark_config": {name: "word"}}, f"spark_config: {name}: is a secret")
+        for name in map("spark.executorEnv.{}".format, ("AWS_SESSION_TOKEN", "TOKEN_FILE_CONTENT", "PASSFILE"))
+    ),
+    ({"catalog_url": "sqlite:////data/catalog.db"}, None),
+])  # fmt: skip
 @pytest.mark.parametrize("master", ["spark://host:7077", "k8s://https://host:6443", "yarn"])
 def test_what_only_works_on_one_machine_is_refused_for_a_cluster(
     master: str, changes: dict[str, Any], said: str | None

@@ -52,18 +52,15 @@ def test_a_step_is_warned_about_where_it_is_uneven_and_worth_it(monkeypatch: pyt
     assert step.warning is None
 
 
-@pytest.mark.parametrize(
-    ("size", "total", "tasks", "parts"),
-    [
-        (60, 100, 6, 3),  # an hour that holds 60 %
-        (100, 100, 6, 4),  # the only object
-        (20, 100, 6, 1),  # less than an even task and a half
-        (7, 7, 6, 1),  # small for itself
-        (60, 100, 1, 1),  # nobody to share with
-        (600, 1000, 600, skew.MOST_PARTS),  # each part decompresses all of it
-        (9, 9, 600, 2),  # no part is tiny
-    ],
-)
+@pytest.mark.parametrize(("size", "total", "tasks", "parts"), [
+    (60, 100, 6, 3),  # an hour that holds 60 %
+    (100, 100, 6, 4),  # the only object
+    (20, 100, 6, 1),  # less than an even task and a half
+    (7, 7, 6, 1),  # small for itself
+    (60, 100, 1, 1),  # nobody to share with
+    (600, 1000, 600, skew.MOST_PARTS),  # each part decompresses all of it
+    (9, 9, 600, 2),  # no part is tiny
+])  # fmt: skip
 def test_an_object_is_divided_where_it_is_large_for_itself_and_beside_the_others(
     size: int, total: int, tasks: int, parts: int
 ) -> None:

@@ -57,14 +57,11 @@ def test_what_is_taken_is_what_the_line_parser_reads(lines: list[list[str]]) -> 
     taken([("{" + ",".join([TIME, *line]) + "}").encode("utf-8", "surrogatepass") for line in lines])
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
-        f'"app":{int(PROJECT) + 1}', '"event_time":null', '"event_time":"2026-02-04 00:00:00.000000"', '"new":1',
-        '"event_id":1.0', '"city":"\\ud83d"', '"data":' + "[" * 600 + "]" * 600, '"library":"' + "x" * MAX_LINE_BYTES + '"',
-        '"event_time":"2026-02-02"', '"processed_time":"2026-02-02T10:00:00Z"',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("member", [
+    f'"app":{int(PROJECT) + 1}', '"event_time":null', '"event_time":"2026-02-04 00:00:00.000000"', '"new":1',
+    '"event_id":1.0', '"city":"\\ud83d"', '"data":' + "[" * 600 + "]" * 600, '"library":"' + "x" * MAX_LINE_BYTES + '"',
+    '"event_time":"2026-02-02"', '"processed_time":"2026-02-02T10:00:00Z"',
+])  # fmt: skip
 def test_a_line_that_needs_a_look_is_left_to_the_line_parser(member: str) -> None:
     good = ("{" + TIME + "}").encode()
     assert taken([good, good])

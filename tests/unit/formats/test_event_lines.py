@@ -35,15 +35,12 @@ def test_there_are_55_columns() -> None:
 BAGS = ("data", "event_properties", "global_user_properties", "group_properties", "groups", "plan", "user_properties")
 
 
-@pytest.mark.parametrize(
-    "bag",
-    [
-        r'{"$revenue": 20,  "note":"5\" \\ \u00e9 é 👍"}',
-        r'{"nested":"{\"a\":\"\\u0041\"}","n":1e400,"n":12345678901234567890}',
-        r'{"half":"\ud83d"}',
-        "{}",
-    ],
-)
+@pytest.mark.parametrize("bag", [
+    r'{"$revenue": 20,  "note":"5\" \\ \u00e9 é 👍"}',
+    r'{"nested":"{\"a\":\"\\u0041\"}","n":1e400,"n":12345678901234567890}',
+    r'{"half":"\ud83d"}',
+    "{}",
+])  # fmt: skip
 def test_a_bag_delivered_as_text_is_the_bag(bag: str) -> None:
     """Outcome: bags as text, with escapes undone once, give the same row."""
     for column in BAGS:
@@ -52,18 +49,15 @@ def test_a_bag_delivered_as_text_is_the_bag(bag: str) -> None:
             assert read(a_line(f'"{column}":{text}')) == as_object
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"[object Object]"',
-        r'"{\"cut\":"',
-        r'"[{\"revenue\":5}]"',
-        '"5"',
-        json.dumps(json.dumps("{}")),
-        r'"{\"a\":NaN}"',
-        json.dumps('{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    '"[object Object]"',
+    r'"{\"cut\":"',
+    r'"[{\"revenue\":5}]"',
+    '"5"',
+    json.dumps(json.dumps("{}")),
+    r'"{\"a\":NaN}"',
+    json.dumps('{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH),
+])  # fmt: skip
 def test_text_that_holds_no_bag_is_null_and_counted_by_its_column(text: str) -> None:
     parsed = read(a_line(f'"event_properties":{text}'))
     kept = f'{{"event_properties":{text}}}'

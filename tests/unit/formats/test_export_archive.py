@@ -48,24 +48,21 @@ def test_every_member_is_found_by_hour_and_comes_out_byte_for_byte(compression: 
     assert not archive.bad_hours
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("../10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
-        ("/etc/passwd", "leads out of the archive"),
-        (f"{PROJECT}/../../x_2026-02-02_9#0.json.gz", "leads out of the archive"),
-        (f"..\\{PROJECT}\\10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
-        ("C:/10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
-        (_name(9, project="10002"), "is not of project 10001"),
-        (f"{PROJECT}/10002_2026-02-02_9#0.json.gz", "names 10002, but lies in 10001/"),
-        (f"{PROJECT}/deep/10001_2026-02-02_9#0.json.gz", "lies in a folder below"),
-        (f"{PROJECT}/10001_2026-02-02_24#0.json.gz", "hour 24 is not one of 0 to 23"),
-        (f"{PROJECT}/10001_2026-02-30_9#0.json.gz", "is not a date"),
-        (f"{PROJECT}/10001_2026-02-02_9_complete", "no hourly file of events"),
-        (f"{PROJECT}/readme.txt", "does not follow the grammar"),
-        (f"{PROJECT}/10001_2026-02-02_9#0.json.gz\0.txt", "the name does not follow"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("../10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
+    ("/etc/passwd", "leads out of the archive"),
+    (f"{PROJECT}/../../x_2026-02-02_9#0.json.gz", "leads out of the archive"),
+    (f"..\\{PROJECT}\\10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
+    ("C:/10001_2026-02-02_9#0.json.gz", "leads out of the archive"),
+    (_name(9, project="10002"), "is not of project 10001"),
+    (f"{PROJECT}/10002_2026-02-02_9#0.json.gz", "names 10002, but lies in 10001/"),
+    (f"{PROJECT}/deep/10001_2026-02-02_9#0.json.gz", "lies in a folder below"),
+    (f"{PROJECT}/10001_2026-02-02_24#0.json.gz", "hour 24 is not one of 0 to 23"),
+    (f"{PROJECT}/10001_2026-02-30_9#0.json.gz", "is not a date"),
+    (f"{PROJECT}/10001_2026-02-02_9_complete", "no hourly file of events"),
+    (f"{PROJECT}/readme.txt", "does not follow the grammar"),
+    (f"{PROJECT}/10001_2026-02-02_9#0.json.gz\0.txt", "the name does not follow"),
+])  # fmt: skip
 def test_a_member_that_must_not_be_there_refuses_the_archive(name: str, said: str) -> None:
     with pytest.raises(ExportContentError, match=said):
         _read(_with_raw_name(name))
@@ -87,15 +84,12 @@ def test_hours_that_were_not_asked_for_and_names_that_are_there_twice_are_refuse
             _read(body)
 
 
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        (BODY[:-1], "truncated_gzip"),
-        (b"", "empty_object"),
-        (b"[1, 2]\n", "not_gzip"),
-        (BODY + b"more", "trailing_garbage"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "said"), [
+    (BODY[:-1], "truncated_gzip"),
+    (b"", "empty_object"),
+    (b"[1, 2]\n", "not_gzip"),
+    (BODY + b"more", "trailing_garbage"),
+])  # fmt: skip
 def test_a_bad_member_costs_its_hour_alone(bad: bytes, said: str) -> None:
     archive = _read(zipped([(_name(8), BODY), (_name(9, 0), BODY), (_name(9, 1), bad), (_name(10), BODY)]))
     assert [hour.hour for hour in archive.members] == [8, 10]

@@ -80,14 +80,11 @@ def test_a_name_lies_in_the_window_of_a_stem_when_its_day_does(
             assert not is_found
 
 
-@pytest.mark.parametrize(
-    ("end", "hour", "shard"),
-    [
-        ("5#1.json.gz", 5, 1), ("05#1.json.gz", 5, 1), ("23#0.json.gz", 23, 0), ("0#4711.json.gz", 0, 4711),
-        ("5.json.gz", 5, 0), ("7%230.json.gz", 7, 0), ("07%2312.json.gz", 7, 12),
-        ("5_complete", 5, None), ("05_complete", 5, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("end", "hour", "shard"), [
+    ("5#1.json.gz", 5, 1), ("05#1.json.gz", 5, 1), ("23#0.json.gz", 23, 0), ("0#4711.json.gz", 0, 4711),
+    ("5.json.gz", 5, 0), ("7%230.json.gz", 7, 0), ("07%2312.json.gz", 7, 12),
+    ("5_complete", 5, None), ("05_complete", 5, None),
+])  # fmt: skip
 def test_deliveries_and_markers_are_read_however_hour_and_shard_are_written(
     end: str, hour: int, shard: int | None
 ) -> None:
@@ -99,38 +96,32 @@ def test_deliveries_and_markers_are_read_however_hour_and_shard_are_written(
         assert parsed(key, source) == expected
 
 
-@pytest.mark.parametrize(
-    ("key", "oddity", "reason"),
-    [
-        ("10001/10001-backfill_2026-02-02_5#1.json.gz", Oddity.WRONG_PREFIX, "10001-backfill"),
-        ("10001/10002_2026-02-02_5#1.json.gz", Oddity.WRONG_PREFIX, "10002"),
-        ("10001/10001-backfill_2026-02-02_5_complete", Oddity.WRONG_PREFIX, "10001-backfill"),
-        ("10001/-189524_2020-01-25_17.json.gz", Oddity.MERGED_IDS, ""),
-        ("10001-backfill/-189524_2020-01-25_17.json.gz", Oddity.MERGED_IDS, ""),
-    ],
-)
+@pytest.mark.parametrize(("key", "oddity", "reason"), [
+    ("10001/10001-backfill_2026-02-02_5#1.json.gz", Oddity.WRONG_PREFIX, "10001-backfill"),
+    ("10001/10002_2026-02-02_5#1.json.gz", Oddity.WRONG_PREFIX, "10002"),
+    ("10001/10001-backfill_2026-02-02_5_complete", Oddity.WRONG_PREFIX, "10001-backfill"),
+    ("10001/-189524_2020-01-25_17.json.gz", Oddity.MERGED_IDS, ""),
+    ("10001-backfill/-189524_2020-01-25_17.json.gz", Oddity.MERGED_IDS, ""),
+])  # fmt: skip
 def test_a_name_of_another_source_or_project_is_not_loaded(key: str, oddity: Oddity, reason: str) -> None:
     answer = parsed(key, Source.BACKFILL if key.startswith("10001-backfill/") else Source.REGULAR)
     assert (answer.oddity, reason in answer.detail) == (oddity, True)
 
 
-@pytest.mark.parametrize(
-    ("key", "reason"),
-    [
-        ("10001/10001_2026-02-30_5#1.json.gz", "2026-02-30 is not a date"),
-        ("10001/10001_2026-02-02_24#1.json.gz", "hour 24"),
-        ("10001/10001_2026-02-02_24_complete", "hour 24"),
-        ("10001/10001_2026-2-2_5#1.json.gz", "grammar"),
-        ("10001/10001_2026-02-02_5#-1.json.gz", "grammar"),
-        ("10001/10001_2026-02-02_5#1.json.gz.tmp", "grammar"),
-        ("10001/10001_2026-02-02_\N{ARABIC-INDIC DIGIT FIVE}#1.json.gz", "grammar"),
-        ("10001/archive/10001_2026-02-02_5#1.json.gz", "folder below 10001/"),
-        ("10001//10001_2026-02-02_5#1.json.gz", "`//`"),
-        ("10002/10002_2026-02-02_5#1.json.gz", "does not lie in 10001/"),
-        ("10001", "does not lie in 10001/"),
-        ("10001/", "grammar"),
-    ],
-)
+@pytest.mark.parametrize(("key", "reason"), [
+    ("10001/10001_2026-02-30_5#1.json.gz", "2026-02-30 is not a date"),
+    ("10001/10001_2026-02-02_24#1.json.gz", "hour 24"),
+    ("10001/10001_2026-02-02_24_complete", "hour 24"),
+    ("10001/10001_2026-2-2_5#1.json.gz", "grammar"),
+    ("10001/10001_2026-02-02_5#-1.json.gz", "grammar"),
+    ("10001/10001_2026-02-02_5#1.json.gz.tmp", "grammar"),
+    ("10001/10001_2026-02-02_\N{ARABIC-INDIC DIGIT FIVE}#1.json.gz", "grammar"),
+    ("10001/archive/10001_2026-02-02_5#1.json.gz", "folder below 10001/"),
+    ("10001//10001_2026-02-02_5#1.json.gz", "`//`"),
+    ("10002/10002_2026-02-02_5#1.json.gz", "does not lie in 10001/"),
+    ("10001", "does not lie in 10001/"),
+    ("10001/", "grammar"),
+])  # fmt: skip
 def test_any_other_name_is_reported_with_what_is_expected(key: str, reason: str) -> None:
     answer = parsed(key)
     assert (answer.oddity, reason in answer.detail) == (Oddity.UNKNOWN_NAME, True)
@@ -164,21 +155,18 @@ def test_any_other_name_says_no_hour_nor_does_the_vendors_marker_where_other_mar
     assert (type(answer), answer.batch) == (UnrecognizedObject, None)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "reason"),
-    [
-        ("{prefix}_{date}_complete", r"lacks \{hour\}"),
-        ("complete", r"lacks \{prefix\}, \{date\}, \{hour\}"),
-        ("{prefix}_{date}_{hour}_{hour}", "twice"),
-        ("{prefix}_{date}_{hour}_{minute}", "unknown"),
-        ("{prefix}_{date}_{hour:02d}", "formats a placeholder"),
-        ("{prefix}_{date}_{hour", "unbalanced"),
-        ("markers/{prefix}_{date}_{hour}", "slash"),
-        ("{prefix}_{date}_{hour}.json.gz", "name of a data file"),
-        ("{prefix}_{date}_{hour}#0.json.gz", "name of a data file"),
-        ("-{prefix}_{date}_{hour}.json.gz", "name of a data file"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "reason"), [
+    ("{prefix}_{date}_complete", r"lacks \{hour\}"),
+    ("complete", r"lacks \{prefix\}, \{date\}, \{hour\}"),
+    ("{prefix}_{date}_{hour}_{hour}", "twice"),
+    ("{prefix}_{date}_{hour}_{minute}", "unknown"),
+    ("{prefix}_{date}_{hour:02d}", "formats a placeholder"),
+    ("{prefix}_{date}_{hour", "unbalanced"),
+    ("markers/{prefix}_{date}_{hour}", "slash"),
+    ("{prefix}_{date}_{hour}.json.gz", "name of a data file"),
+    ("{prefix}_{date}_{hour}#0.json.gz", "name of a data file"),
+    ("-{prefix}_{date}_{hour}.json.gz", "name of a data file"),
+])  # fmt: skip
 def test_a_pattern_that_cannot_work_is_refused(pattern: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason) as refused:
         KeyGrammar(pattern)
@@ -197,18 +185,14 @@ OTHER_MEANINGS = {"app", "data", "region", "schema", "plan", "language", "librar
 """Columns whose names are common words with other meanings."""
 
 
-@pytest.mark.parametrize(
-    ("changes", "unknown"),
-    [
-        ({"received_column": "arrived"}, "arrived"),
-        ({"rank_columns": ("server_upload_time", "later")}, "later"),
-        ({"transport_columns": ("road",)}, "road"),
-        ({"many_valued_columns": ("many",)}, "many"),
-        ({"identity": IdentityColumns("insert_id", ("tenant",), "uuid")}, "tenant"),
-        ({"columns": (ExportColumn("insert_id", ColumnType.STRING),)}, EVENT_TIME),
-    ],
-    ids=["lateness", "rank", "transport", "many-valued", "identity", "columns"],
-)
+@pytest.mark.parametrize(("changes", "unknown"), [
+    ({"received_column": "arrived"}, "arrived"),
+    ({"rank_columns": ("server_upload_time", "later")}, "later"),
+    ({"transport_columns": ("road",)}, "road"),
+    ({"many_valued_columns": ("many",)}, "many"),
+    ({"identity": IdentityColumns("insert_id", ("tenant",), "uuid")}, "tenant"),
+    ({"columns": (ExportColumn("insert_id", ColumnType.STRING),)}, EVENT_TIME),
+], ids=["lateness", "rank", "transport", "many-valued", "identity", "columns"])  # fmt: skip
 def test_a_role_that_no_column_plays_is_refused(changes: dict[str, object], unknown: str) -> None:
     with pytest.raises(ValueError, match=rf"does not deliver: .*\b{unknown}\b"):
         replace(EXPORT_FORMAT, **changes)  # type: ignore[arg-type]

@@ -27,20 +27,17 @@ def items_of(body: bytes, part: SnapshotPart) -> list[SnapshotItem]:
     return list(read_snapshot(io.BytesIO(body), part, LONGEST, DAY))
 
 
-@pytest.mark.parametrize(
-    ("key", "means"),
-    [
-        ("dimensions/item/2026-02-02.csv", (date(2026, 2, 2), CSV)),
-        ("dimensions/item/2026-02-02.jsonl", (date(2026, 2, 2), JSONL)),
-        ("dimensions/item/2026-02-02_complete", (date(2026, 2, 2), SnapshotPart.MARKER)),
-        ("dimensions/item/2026-02-30.csv", None),
-        ("dimensions/item/2026-02-02.csv.gz", None),
-        ("dimensions/item/2026-02-02.csv_complete", None),
-        ("dimensions/item/more/2026-02-02.csv", None),
-        ("dimensions/shop/2026-02-02.csv", None),
-        ("dimensions/item/2026-02-02.CSV", None),
-    ],
-)
+@pytest.mark.parametrize(("key", "means"), [
+    ("dimensions/item/2026-02-02.csv", (date(2026, 2, 2), CSV)),
+    ("dimensions/item/2026-02-02.jsonl", (date(2026, 2, 2), JSONL)),
+    ("dimensions/item/2026-02-02_complete", (date(2026, 2, 2), SnapshotPart.MARKER)),
+    ("dimensions/item/2026-02-30.csv", None),
+    ("dimensions/item/2026-02-02.csv.gz", None),
+    ("dimensions/item/2026-02-02.csv_complete", None),
+    ("dimensions/item/more/2026-02-02.csv", None),
+    ("dimensions/shop/2026-02-02.csv", None),
+    ("dimensions/item/2026-02-02.CSV", None),
+])  # fmt: skip
 def test_a_name_says_day_and_kind_or_is_none_of_ours(key: str, means: object) -> None:
     assert parse_name("item", key) == means
 
@@ -101,34 +98,31 @@ def test_items_are_told_while_most_of_the_object_is_unread() -> None:
         assert not stored.closed
 
 
-@pytest.mark.parametrize(
-    ("body", "part", "reason"),
-    [
-        (b"\n", JSONL, "holds no item"),
-        (b"id,name\n1,a\n", CSV, "line 1: the header names no column status, only 'id, name'"),
-        (HEAD + b"\x7f,a,ACTIVE\n", CSV, "line 2: id is empty"),
-        (HEAD + "1,a,\u200b\n".encode(), CSV, "line 2: status is empty or no text"),
-        (HEAD + b"1,a,ACTIVE\n 1 ,b,ACTIVE\n", CSV, "line 3: the id '1' is already on line 2"),
-        (HEAD + b"1,a,b,c\n", CSV, "line 2: has 4 fields, and the header names 3"),
-        (HEAD + b"1,a,A\n2,a,A\n3,a,A\n9,\xc3", CSV, "line 5: is not UTF-8"),
-        (HEAD + b"1,a,ACTIVE\n2," + b'"b\n",' * 70_000 + b"A\n", CSV, f"line 3: {TOO_LONG}"),
-        (HEAD + b"1,a,ACTIVE\n2,b," + b"A" * 100_000 + "\u00e9".encode() * 60_000 + b"\n", CSV, f"line 3: {TOO_LONG}"),
-        (b'{"id":1,"name":"a","status":"A"}\n{"id":2,"na', JSONL, "line 2: is not whole JSON"),
-        (b'{"id":1,"name":"a"}', JSONL, "line 1: has no status"),
-        (b"[1]", JSONL, "line 1: is no JSON object"),
-        (b'{"id":true,"name":"a","status":"A"}', JSONL, "line 1: id is neither text nor a whole number"),
-        (b'{"id":null,"name":"a","status":"A"}', JSONL, "line 1: id is neither text nor a whole number"),
-        (b'{"id":1,"id":2,"name":"a","status":"A"}', JSONL, "line 1: names 'id' twice"),
-        (b'{"id":1,"name":"a","status":"A","x":NaN}', JSONL, "line 1: is not whole JSON"),
-        (
-            b'{"id":2,"name":"b","status":"A","x":[-1e999]}',
-            JSONL,
-            "line 1: holds the number '-1e999', which is too large",
-        ),
-        (b'{"id":1,"name":"\\ud800","status":"A"}', JSONL, "line 1: holds half of a surrogate pair, which is no text"),
-        (b'{"id":1,"name":"a","status":"A","x":' + b"[" * 100_000, JSONL, "line 1: is nested too deeply"),
-    ],
-)
+@pytest.mark.parametrize(("body", "part", "reason"), [
+    (b"\n", JSONL, "holds no item"),
+    (b"id,name\n1,a\n", CSV, "line 1: the header names no column status, only 'id, name'"),
+    (HEAD + b"\x7f,a,ACTIVE\n", CSV, "line 2: id is empty"),
+    (HEAD + "1,a,\u200b\n".encode(), CSV, "line 2: status is empty or no text"),
+    (HEAD + b"1,a,ACTIVE\n 1 ,b,ACTIVE\n", CSV, "line 3: the id '1' is already on line 2"),
+    (HEAD + b"1,a,b,c\n", CSV, "line 2: has 4 fields, and the header names 3"),
+    (HEAD + b"1,a,A\n2,a,A\n3,a,A\n9,\xc3", CSV, "line 5: is not UTF-8"),
+    (HEAD + b"1,a,ACTIVE\n2," + b'"b\n",' * 70_000 + b"A\n", CSV, f"line 3: {TOO_LONG}"),
+    (HEAD + b"1,a,ACTIVE\n2,b," + b"A" * 100_000 + "\u00e9".encode() * 60_000 + b"\n", CSV, f"line 3: {TOO_LONG}"),
+    (b'{"id":1,"name":"a","status":"A"}\n{"id":2,"na', JSONL, "line 2: is not whole JSON"),
+    (b'{"id":1,"name":"a"}', JSONL, "line 1: has no status"),
+    (b"[1]", JSONL, "line 1: is no JSON object"),
+    (b'{"id":true,"name":"a","status":"A"}', JSONL, "line 1: id is neither text nor a whole number"),
+    (b'{"id":null,"name":"a","status":"A"}', JSONL, "line 1: id is neither text nor a whole number"),
+    (b'{"id":1,"id":2,"name":"a","status":"A"}', JSONL, "line 1: names 'id' twice"),
+    (b'{"id":1,"name":"a","status":"A","x":NaN}', JSONL, "line 1: is not whole JSON"),
+    (
+        b'{"id":2,"name":"b","status":"A","x":[-1e999]}',
+        JSONL,
+        "line 1: holds the number '-1e999', which is too large",
+    ),
+    (b'{"id":1,"name":"\\ud800","status":"A"}', JSONL, "line 1: holds half of a surrogate pair, which is no text"),
+    (b'{"id":1,"name":"a","status":"A","x":' + b"[" * 100_000, JSONL, "line 1: is nested too deeply"),
+])  # fmt: skip
 def test_what_is_no_snapshot_is_refused_by_its_first_bad_line(body: bytes, part: SnapshotPart, reason: str) -> None:
     """Beside the cases of docs/bad-inputs.md (unit/test_bad_inputs_beside_exports.py)."""
     with pytest.raises(BadSnapshotError) as refused:
@@ -182,16 +176,13 @@ def test_white_space_around_id_and_status_makes_no_other_item_and_is_told() -> N
     }
 
 
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
-        (["1,ACTIVE,20260201,"], "line 2: active_start_date '20260201' is no day such as 2026-02-02"),
-        (["1,A,2026-02-05,", "2,A,2026-02-01,", "1,B,2026-02-01,2026-02-05"],
-         "line 4: the interval of the id '1' overlaps with the one on line 2"),
-        (["1,ACTIVE,2026-02-11,"],
-         "line 2: active_start_date 2026-02-11 lies after 2026-02-10, the day that the delivery tells of"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "reason"), [
+    (["1,ACTIVE,20260201,"], "line 2: active_start_date '20260201' is no day such as 2026-02-02"),
+    (["1,A,2026-02-05,", "2,A,2026-02-01,", "1,B,2026-02-01,2026-02-05"],
+     "line 4: the interval of the id '1' overlaps with the one on line 2"),
+    (["1,ACTIVE,2026-02-11,"],
+     "line 2: active_start_date 2026-02-11 lies after 2026-02-10, the day that the delivery tells of"),
+])  # fmt: skip
 def test_what_is_no_history_is_refused_with_its_line(lines: list[str], reason: str) -> None:
     """Beside the cases of docs/bad-inputs.md, which also hold what becomes of good intervals."""
     with pytest.raises(BadSnapshotError) as caught:

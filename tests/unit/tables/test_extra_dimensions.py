@@ -49,14 +49,11 @@ def test_the_graph_shows_it_with_its_checks_and_its_job_loads_it(tmp_path: Path)
     assert {"dimensions/shop_snapshot", "dimensions/shop_validity", "dimensions/item_snapshot"} < set(shown["job"])
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("no.such.module:SHOP", "cannot be imported"),
-        ("tests.scenarios.city_events:CITY_EVENTS", "is no Dimension"),
-        ("pipeline_assets.tables.dimension:ITEM", "has the name of another Dimension, item"),
-    ],
-)
+@pytest.mark.parametrize(("name", "reason"), [
+    ("no.such.module:SHOP", "cannot be imported"),
+    ("tests.scenarios.city_events:CITY_EVENTS", "is no Dimension"),
+    ("pipeline_assets.tables.dimension:ITEM", "has the name of another Dimension, item"),
+])  # fmt: skip
 def test_a_name_that_leads_nowhere_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:
     done = _run(tmp_path, name, str(Path(sys.executable).parent / "tidemark"), "status")
     assert done.returncode == 2

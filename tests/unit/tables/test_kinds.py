@@ -176,26 +176,23 @@ def lines_that_test(source: str) -> list[int]:
     return lines
 
 
-@pytest.mark.parametrize(
-    ("line", "is_test"),
-    [
-        ("if table == REFINED_EVENTS: pass", True),
-        ("x = 1 if table.key != REFINED_EVENTS.key else 0", True),
-        ('known = [table for table in tables if table.key == "refined/events"]', True),
-        ("is_near = table.key in (REFINED_EVENTS.key, other)", True),
-        ("names = table.key_columns if isinstance(table, AggregateTable) else ()", True),
-        ("assert not isinstance(table.kind, (Refined, Aggregate))", True),
-        ("if table.kind is AGGREGATE: pass", True),
-        ('if table.kind.name == "refined": pass', True),
-        ("if table in RAW_TABLES.values(): pass", True),
-        ("match table.key:\n    case REFINED_EVENTS.key: pass", True),
-        ("match table:\n    case AggregateTable(): pass", True),
-        ("rows = lakehouse.read(REFINED_EVENTS, pin)", False),
-        ("days = table.kind.input_days(name, day, settings)", False),
-        ("if RAW_TABLES[source].key not in request.tables: pass", False),
-        ("if table.key not in request.tables: pass", False),
-    ],
-)
+@pytest.mark.parametrize(("line", "is_test"), [
+    ("if table == REFINED_EVENTS: pass", True),
+    ("x = 1 if table.key != REFINED_EVENTS.key else 0", True),
+    ('known = [table for table in tables if table.key == "refined/events"]', True),
+    ("is_near = table.key in (REFINED_EVENTS.key, other)", True),
+    ("names = table.key_columns if isinstance(table, AggregateTable) else ()", True),
+    ("assert not isinstance(table.kind, (Refined, Aggregate))", True),
+    ("if table.kind is AGGREGATE: pass", True),
+    ('if table.kind.name == "refined": pass', True),
+    ("if table in RAW_TABLES.values(): pass", True),
+    ("match table.key:\n    case REFINED_EVENTS.key: pass", True),
+    ("match table:\n    case AggregateTable(): pass", True),
+    ("rows = lakehouse.read(REFINED_EVENTS, pin)", False),
+    ("days = table.kind.input_days(name, day, settings)", False),
+    ("if RAW_TABLES[source].key not in request.tables: pass", False),
+    ("if table.key not in request.tables: pass", False),
+])  # fmt: skip
 def test_a_test_for_a_table_is_found_and_a_use_of_one_is_none(line: str, is_test: bool) -> None:
     assert bool(lines_that_test(line)) is is_test
 

@@ -142,21 +142,17 @@ def test_a_files_rows_become_rows_of_a_contest() -> None:
     assert set(found["_source"].to_pylist()) == {"regular"}
 
 
-@pytest.mark.parametrize(
-    ("processed", "extra", "expected"),
-    [
-        (None, f'{{"{contest.PROCESSED}": "soon"}}', True),
-        (None, f'{{"{contest.PROCESSED}": 12}}', True),
-        (None, f'{{"{contest.PROCESSED}": {"9" * 5_000}}}', True),
-        (None, f'{{"{contest.PROCESSED}": null}}', False),
-        (None, f'{{"x": {{"{contest.PROCESSED}": "soon"}}}}', False),
-        (None, f'{{"{contest.PROCESSED}": ', False),
-        (None, f'"{contest.PROCESSED}"', False),
-        (None, None, False),
-        (datetime(2026, 2, 2, tzinfo=UTC), f'{{"{contest.PROCESSED}": "soon"}}', False),
-    ],
-    ids=["text", "number", "long number", "null", "deeper", "cut", "no object", "nothing", "read"],
-)
+@pytest.mark.parametrize(("processed", "extra", "expected"), [
+    (None, f'{{"{contest.PROCESSED}": "soon"}}', True),
+    (None, f'{{"{contest.PROCESSED}": 12}}', True),
+    (None, f'{{"{contest.PROCESSED}": {"9" * 5_000}}}', True),
+    (None, f'{{"{contest.PROCESSED}": null}}', False),
+    (None, f'{{"x": {{"{contest.PROCESSED}": "soon"}}}}', False),
+    (None, f'{{"{contest.PROCESSED}": ', False),
+    (None, f'"{contest.PROCESSED}"', False),
+    (None, None, False),
+    (datetime(2026, 2, 2, tzinfo=UTC), f'{{"{contest.PROCESSED}": "soon"}}', False),
+], ids=["text", "number", "long number", "null", "deeper", "cut", "no object", "nothing", "read"])  # fmt: skip
 def test_a_time_is_unread_where_it_was_delivered_and_is_null(
     processed: datetime | None, extra: str | None, expected: bool
 ) -> None:

@@ -255,15 +255,12 @@ def test_refused_lines_alone_are_kept_where_no_other_is_asked_for() -> None:
     assert told[1].rows == []
 
 
-@pytest.mark.parametrize(
-    ("inflated", "most", "error"),
-    [
-        (MOST_TEXT_BYTES, 2 * MOST_TEXT_BYTES, None),
-        (MOST_TEXT_BYTES + 1, 2 * MOST_TEXT_BYTES, None),
-        # An operator's limit is below the driving process's.
-        (2000, 1000, Reason.OBJECT_TOO_LARGE.value),
-    ],
-)
+@pytest.mark.parametrize(("inflated", "most", "error"), [
+    (MOST_TEXT_BYTES, 2 * MOST_TEXT_BYTES, None),
+    (MOST_TEXT_BYTES + 1, 2 * MOST_TEXT_BYTES, None),
+    # An operator's limit is below the driving process's.
+    (2000, 1000, Reason.OBJECT_TOO_LARGE.value),
+])  # fmt: skip
 def test_what_inflates_beyond_the_driving_process_is_given_back(inflated: int, most: int, error: str | None) -> None:
     """Outcome: a worker reads it; it is refused only where no process may inflate it."""
     body = gzip.compress(GOOD_LINE + b"\n" + b"\n" * (inflated - len(GOOD_LINE) - 1))
