@@ -150,12 +150,9 @@ def test_every_spelling_of_a_place_in_a_bucket_names_it_and_the_whole_of_a_machi
 
 
 @pytest.mark.parametrize(("location", "place"), [
-    ("file:/data/lake2/raw", "/data/lake"),
-    ("/data/lake/../lake2/raw", "/data/lake"),
-    ("s3://bucket2/lake/raw", "s3://bucket/lake"),
-    ("s3://bucket/lake%20/raw", "s3://bucket/lake /"),
-    ("hdfs://data/lake/raw", "/data/lake"),
-    ("/bucket/lake/raw", "s3://bucket/lake"),
+    ("file:/data/lake2/raw", "/data/lake"), ("/data/lake/../lake2/raw", "/data/lake"),
+    ("s3://bucket2/lake/raw", "s3://bucket/lake"), ("s3://bucket/lake%20/raw", "s3://bucket/lake /"),
+    ("hdfs://data/lake/raw", "/data/lake"), ("/bucket/lake/raw", "s3://bucket/lake"),
 ])  # fmt: skip
 def test_a_neighbour_is_another_place(location: str, place: str) -> None:
     assert not places.is_below(location, place)

@@ -100,11 +100,8 @@ def test_bounds_of_a_change(before: dict[str, float], after: dict[str, float], w
 
 
 @pytest.mark.parametrize(("after", "added", "brought", "said"), [
-    (840, 480, 480, None),
-    (840, 480, 400, "grows by 133.3%"),
-    (912, 552, 480, None),
-    (913, 553, 480, "grows by 153.6%"),
-    (350, 300, 300, "shrinks by 2.8%"),
+    (840, 480, 480, None), (840, 480, 400, "grows by 133.3%"), (912, 552, 480, None),
+    (913, 553, 480, "grows by 153.6%"), (350, 300, 300, "shrinks by 2.8%"),
 ], ids=["all of it", "more than that", "and 20 % more", "and a row more than that", "it hides no loss"])  # fmt: skip
 def test_what_a_recovery_brought_of_missing_hours_lifts_the_growth_bound_by_just_that(
     after: int, added: int, brought: int, said: str | None

@@ -186,13 +186,9 @@ def test_a_word_of_a_command_is_good_or_bad_usage(words: tuple[str, ...], text: 
 
 
 @pytest.mark.parametrize(("query", "said"), [
-    ("SELECT 1; DROP TABLE totals", "holds a `;`"),
-    ("SELECT ';' ", "holds a `;`"),
-    (r"SELECT E'\''; DROP TABLE totals --'", "holds a `;`"),
-    ("DELETE FROM totals", "does not begin"),
-    ("selection", "does not begin"),
-    ("", "does not begin"),
-    ("-- SELECT\nDROP TABLE x", "does not begin"),
+    ("SELECT 1; DROP TABLE totals", "holds a `;`"), ("SELECT ';' ", "holds a `;`"),
+    (r"SELECT E'\''; DROP TABLE totals --'", "holds a `;`"), ("DELETE FROM totals", "does not begin"),
+    ("selection", "does not begin"), ("", "does not begin"), ("-- SELECT\nDROP TABLE x", "does not begin"),
     ("COPY totals TO PROGRAM 'sh'", "does not begin"),
 ])  # fmt: skip
 def test_the_golden_query_is_one_question(query: str, said: str) -> None:

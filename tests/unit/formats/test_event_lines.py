@@ -50,12 +50,7 @@ def test_a_bag_delivered_as_text_is_the_bag(bag: str) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    '"[object Object]"',
-    r'"{\"cut\":"',
-    r'"[{\"revenue\":5}]"',
-    '"5"',
-    json.dumps(json.dumps("{}")),
-    r'"{\"a\":NaN}"',
+    '"[object Object]"', r'"{\"cut\":"', r'"[{\"revenue\":5}]"', '"5"', json.dumps(json.dumps("{}")), r'"{\"a\":NaN}"',
     json.dumps('{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH),
 ])  # fmt: skip
 def test_text_that_holds_no_bag_is_null_and_counted_by_its_column(text: str) -> None:

@@ -168,18 +168,13 @@ def test_members_larger_than_one_step_are_read_to_their_end() -> None:
 
 
 LINES = [
-    (b"", []),
-    (b"\xef\xbb\xbf", []),
-    (b"a", [(1, 0, b"a")]),
-    (b"a\n", [(1, 0, b"a")]),
-    (b"a\r\nb", [(1, 0, b"a"), (2, 3, b"b")]),
-    (b"a\rb\n", [(1, 0, b"a\rb")]),
+    (b"", []), (b"\xef\xbb\xbf", []), (b"a", [(1, 0, b"a")]), (b"a\n", [(1, 0, b"a")]),
+    (b"a\r\nb", [(1, 0, b"a"), (2, 3, b"b")]), (b"a\rb\n", [(1, 0, b"a\rb")]),
     (b"\xef\xbb\xbfa\nb\n", [(1, 3, b"a"), (2, 5, b"b")]),
-    (b"a\n\xef\xbb\xbfb", [(1, 0, b"a"), (2, 2, b"\xef\xbb\xbfb")]),
-    (b"\n\n", [(1, 0, b""), (2, 1, b"")]),
+    (b"a\n\xef\xbb\xbfb", [(1, 0, b"a"), (2, 2, b"\xef\xbb\xbfb")]), (b"\n\n", [(1, 0, b""), (2, 1, b"")]),
     (b"\xef\xbb\xbfab\r\n\n  \ncd", [(1, 3, b"ab"), (2, 7, b""), (3, 8, b"  "), (4, 11, b"cd")]),
     (b"\xe2\x80\xa8\x0b\x85\n", [(1, 0, b"\xe2\x80\xa8\x0b\x85")]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "expected"), LINES)

@@ -292,12 +292,8 @@ def test_a_receiver_that_is_down_for_a_day_loses_nothing_and_costs_nobody_else(
 
 
 @pytest.mark.parametrize(("answers", "taken", "requests"), [
-    ([(500, {})], True, 2),
-    ([(429, {"Retry-After": "0"})], True, 2),
-    ([(503, {}), (502, {})], True, 3),
-    ([(500, {})] * 3, False, 3),
-    ([(400, {})], False, 1),
-    ([(429, {"Retry-After": "60"})], False, 1),
+    ([(500, {})], True, 2), ([(429, {"Retry-After": "0"})], True, 2), ([(503, {}), (502, {})], True, 3),
+    ([(500, {})] * 3, False, 3), ([(400, {})], False, 1), ([(429, {"Retry-After": "60"})], False, 1),
     ([(302, {"Location": "http://127.0.0.1:1/elsewhere"})], False, 1),
 ])  # fmt: skip
 def test_answers_are_tried_again_where_that_can_help(

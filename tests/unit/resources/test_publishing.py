@@ -128,28 +128,24 @@ def test_a_transaction_that_cannot_begin_is_told_as_ours(ledger: Ledger) -> None
 PG = "postgresql://me:secret@host:5432/lake"
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "is_shared"),
-    [
-        (PG, PG, True),
-        (PG, "postgresql+psycopg2://me:secret@host/lake", True),
-        (PG, "postgresql://me:other@host:5432/lake", True),
-        (PG, "postgresql://somebody:secret@host:5432/lake", False),
-        ("postgresql:///lake", "postgresql://localhost:5432/lake", True),
-        (PG, PG.replace("5432", "5433"), False),
-        (PG, PG.replace("host", "standby"), False),
-        (PG, f"{PG}2", False),
-        (PG, f"{PG}?options=-csearch_path%3Dledger", False),
-        (f"{PG}?options=-csearch_path%3Dx", f"{PG}?options=-csearch_path%3Dx", True),
-        (f"{PG}?options=-csearch_path%3Dx", f"{PG}?options=-csearch_path%3Dy", False),
-        (PG, "sqlite:////lake", False),
-        ("sqlite:///a.db", "sqlite:///./b/../a.db", True),
-        ("sqlite:///a.db", "sqlite:///b.db", False),
-        ("sqlite://", "sqlite://", False),
-        ("sqlite:///:memory:", "sqlite:///:memory:", False),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("one", "other", "is_shared"), [
+    (PG, PG, True),
+    (PG, "postgresql+psycopg2://me:secret@host/lake", True),
+    (PG, "postgresql://me:other@host:5432/lake", True),
+    (PG, "postgresql://somebody:secret@host:5432/lake", False),
+    ("postgresql:///lake", "postgresql://localhost:5432/lake", True),
+    (PG, PG.replace("5432", "5433"), False),
+    (PG, PG.replace("host", "standby"), False),
+    (PG, f"{PG}2", False),
+    (PG, f"{PG}?options=-csearch_path%3Dledger", False),
+    (f"{PG}?options=-csearch_path%3Dx", f"{PG}?options=-csearch_path%3Dx", True),
+    (f"{PG}?options=-csearch_path%3Dx", f"{PG}?options=-csearch_path%3Dy", False),
+    (PG, "sqlite:////lake", False),
+    ("sqlite:///a.db", "sqlite:///./b/../a.db", True),
+    ("sqlite:///a.db", "sqlite:///b.db", False),
+    ("sqlite://", "sqlite://", False),
+    ("sqlite:///:memory:", "sqlite:///:memory:", False),
+], ids=str)  # fmt: skip
 def test_whether_catalog_and_ledger_share_a_database(one: str, other: str, is_shared: bool) -> None:
     assert slice_changes.share_a_database(one, other) is is_shared
     assert slice_changes.share_a_database(other, one) is is_shared
@@ -293,14 +289,11 @@ def test_snapshots_that_are_shown_together_name_each_other_and_no_table_without_
 COMMITS = [f"committed {table.key}" for table in TABLES]
 
 
-@pytest.mark.parametrize(
-    ("publisher", "expected", "refused"),
-    [
-        (publishing.OneTransaction, ["asked", "written"], ["discarded"] * 2),
-        (publishing.TablesTogether, ["asked", "written", *COMMITS], []),
-        (publishing.TableByTable, ["asked", *COMMITS, "written"], []),
-    ],
-)
+@pytest.mark.parametrize(("publisher", "expected", "refused"), [
+    (publishing.OneTransaction, ["asked", "written"], ["discarded"] * 2),
+    (publishing.TablesTogether, ["asked", "written", *COMMITS], []),
+    (publishing.TableByTable, ["asked", *COMMITS, "written"], []),
+])  # fmt: skip
 @pytest.mark.parametrize("any_ledger", ["sqlite"], indirect=True)
 def test_what_else_a_publish_is_about_is_asked_before_a_table_changes(
     catalog: Ledger, publisher: Any, expected: list[str], refused: list[str]

@@ -30,17 +30,14 @@ _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
 _REST = "https://catalog.internal/api"
 
 
-@pytest.mark.parametrize(
-    ("url", "jdbc", "told"),
-    [
-        ("postgresql://10.0.0.5/lake", "jdbc:postgresql://10.0.0.5:5432/lake", _BOUNDS),
-        ("postgresql://db/lake?socketTimeout=9", "jdbc:postgresql://db:5432/lake?socketTimeout=9", {"tcpKeepAlive": "true"}),
-        ("postgresql://tidemark:p%40ss%2F@db:6432/lake?sslmode=require&options=-csearch_path%3Dlake",
-         "jdbc:postgresql://db:6432/lake?sslmode=require&options=-csearch_path%3Dlake",
-         {"user": "tidemark", "password": "p@ss/", **_BOUNDS}),
-        ("sqlite:////data/catalog.db", "jdbc:sqlite:/data/catalog.db?journal_mode=WAL&busy_timeout=30000", {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("url", "jdbc", "told"), [
+    ("postgresql://10.0.0.5/lake", "jdbc:postgresql://10.0.0.5:5432/lake", _BOUNDS),
+    ("postgresql://db/lake?socketTimeout=9", "jdbc:postgresql://db:5432/lake?socketTimeout=9", {"tcpKeepAlive": "true"}),
+    ("postgresql://tidemark:p%40ss%2F@db:6432/lake?sslmode=require&options=-csearch_path%3Dlake",
+     "jdbc:postgresql://db:6432/lake?sslmode=require&options=-csearch_path%3Dlake",
+     {"user": "tidemark", "password": "p@ss/", **_BOUNDS}),
+    ("sqlite:////data/catalog.db", "jdbc:sqlite:/data/catalog.db?journal_mode=WAL&busy_timeout=30000", {}),
+])  # fmt: skip
 def test_the_catalog_is_where_the_url_says(url: str, jdbc: str, told: dict[str, str], tmp_path: Path) -> None:
     """Outcome: the JVM gets TLS and timeouts, and the password never in the address, which errors and logs repeat."""
     config = catalog_config(Settings(catalog_url=url, warehouse_url=f"file://{tmp_path}", catalog_name="lake"))
@@ -74,16 +71,13 @@ def test_a_person_knows_better_of_a_rest_catalog_alone() -> None:
         assert other not in config
 
 
-@pytest.mark.parametrize(
-    ("url", "ledger", "reason"),
-    [
-        (_REST, None, "a REST catalog holds no ledger"),
-        (_REST, _REST, "use sqlite"),
-        *[(url, "sqlite:////data/l.db", "a REST catalog is https://") for url in (
-            "http://catalog.internal/api", "https://me:secret@catalog.internal/api", f"{_REST}?token=secret", "https://"
-        )],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("url", "ledger", "reason"), [
+    (_REST, None, "a REST catalog holds no ledger"),
+    (_REST, _REST, "use sqlite"),
+    *[(url, "sqlite:////data/l.db", "a REST catalog is https://") for url in (
+        "http://catalog.internal/api", "https://me:secret@catalog.internal/api", f"{_REST}?token=secret", "https://"
+    )],
+])  # fmt: skip
 def test_what_is_no_rest_catalog_is_refused_by_name(
     url: str, ledger: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
