@@ -160,9 +160,8 @@ def cut_of_run(ledger: Ledger, text: str) -> Cut:
     if text in runs:
         runs = [text]
     if not runs:
-        raise UsageError(
-            f"--run {text}", "no run of this id is on record", "`tidemark history TABLE --json` names the runs"
-        )
+        hint = "`tidemark history TABLE --json` names the runs"
+        raise UsageError(f"--run {text}", "no run of this id is on record", hint)
     if len(runs) > 1:
         raise UsageError(f"--run {text}", f"{len(runs)} runs begin so: {', '.join(runs[:3])}", "Name one of them whole")
     cut = ledger.cuts.of_run(runs[0])
@@ -183,18 +182,15 @@ def tables_at_rest(settings: Settings, cut: Cut) -> dict[str, TableAtRest]:
             if resting is None:
                 continue
             if snapshot_id not in resting.snapshot_ids:
-                raise _expired(settings, cut, name, resting)
+                oldest = f"; its oldest is of {resting.oldest_at:%Y-%m-%d %H:%M} UTC" if resting.oldest_at else ""
+                kept = f"(kept for {settings.rollback_days} days{oldest})"
+                reason = (
+                    f"the snapshot {snapshot_id} that was published by {cut.published_at[:16]} UTC has expired {kept}"
+                )
+                hint = "Name a later time, or build the days again from what the tables hold now"
+                raise LakehouseError(name, reason, hint)
             found[name] = resting
     return found
-
-
-def _expired(settings: Settings, cut: Cut, name: str, resting: TableAtRest) -> LakehouseError:
-    oldest = f"; its oldest is of {resting.oldest_at:%Y-%m-%d %H:%M} UTC" if resting.oldest_at else ""
-    reason = (
-        f"the snapshot {cut.snapshots[name]} that was published by {cut.published_at[:16]} UTC has expired"
-        f" (kept for {settings.rollback_days} days{oldest})"
-    )
-    return LakehouseError(name, reason, "Name a later time, or build the days again from what the tables hold now")
 
 
 def reading_lines(
@@ -212,10 +208,8 @@ def reading_lines(
         opened = f'catalog = {opens}("{catalog}", uri="{masked(settings.catalog_url)}")'
         rows = [f'catalog.load_table("{name}").scan(snapshot_id={number})' for name, number in names.items()]
         return [f"from pyiceberg.catalog.{kind} import {opens}", opened, *(f"{row}.to_arrow()" for row in rows)]
-    places = {key: re.sub(r"^file:(//)?", "", table.location).replace("'", "''") for key, table in resting.items()}
-    scans = [
-        f"SELECT * FROM iceberg_scan('{places[key]}', snapshot_from_id = {number});"
-        for key, number in snapshots.items()
-        if key in places
-    ]
-    return ["INSTALL iceberg; LOAD iceberg;", *scans]
+    lines = ["INSTALL iceberg; LOAD iceberg;"]
+    for key, table in ((key, resting[key]) for key in snapshots if key in resting):
+        place = re.sub(r"^file:(//)?", "", table.location).replace("'", "''")
+        lines.append(f"SELECT * FROM iceberg_scan('{place}', snapshot_from_id = {snapshots[key]});")
+    return lines

@@ -198,9 +198,6 @@ def state_of(table: Table, key: Slice, rows: DataFrame) -> State:
     return State(own, digest, {name: float(number(found[name])) for name in measures})
 
 
-_UNKNOWN = Cause.of(CauseKind.UNKNOWN)
-
-
 def compare(
     runtime: Runtime,
     name: str,
@@ -252,7 +249,7 @@ def _difference(
     }
     has_new_code = record is not None and record.code_version not in (None, table.code_version(settings))
     cause = cause_of(record.input_state if record else None, plan.present, has_new_code=has_new_code)
-    keys = key_change(cause if is_settled else _UNKNOWN, counts)
+    keys = key_change(cause if is_settled else Cause.of(CauseKind.UNKNOWN), counts)
     old, new = ({name: state.figures[name] for name in table.measures} for state in states)
     known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
     evaluation = explain_change(
@@ -281,19 +278,13 @@ def _difference(
     )
 
 
-_NEXT_LOAD = {
-    Todo.REBUILD: "would build it",
-    Todo.CHECK: "would compare it with the days near it",
-    Todo.KEEP: "would leave it as it is",
-    Todo.KEEP_REFUSED: "would leave it refused, unless the change is accepted",
-    Todo.HOLD: "would leave it as it is",
-    Todo.WAIT: "would leave it waiting",
-    Todo.WAIT_TIED: "would leave it waiting",
-}
+_LEAVES, _WAITS = "would leave it as it is", "would leave it waiting"
+_NEXT_LOAD = {Todo.REBUILD: "would build it", Todo.CHECK: "would compare it with the days near it"}
+_NEXT_LOAD |= {Todo.KEEP: _LEAVES, Todo.HOLD: _LEAVES, Todo.WAIT: _WAITS, Todo.WAIT_TIED: _WAITS}
+_NEXT_LOAD[Todo.KEEP_REFUSED] = "would leave it refused, unless the change is accepted"
 _UNSETTLED = (
     "would look first at what changed in the tables since it was recorded, by a run that died or a foreign hand"
 )
-_SAMPLES = 9
 
 
 def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: int) -> Iterator[Difference]:
@@ -303,7 +294,7 @@ def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: 
     for outcome in [one for one, checks in failed if checks == {Check.CHANGE_IS_EXPLAINED}][:most]:
         day, project = outcome.key.event_date, outcome.key.project_id
         try:
-            yield compare(runtime, outcome.table, day, project, now, samples=_SAMPLES, on_published=True)
+            yield compare(runtime, outcome.table, day, project, now, samples=9, on_published=True)
         except (TidemarkError, *FAILURES) as error:
             runtime.log(
                 f"{outcome.table} {outcome.key}: cannot be compared with what is published: {shown(error, 300)}"

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.key_list import KeyList
+from pipeline_assets.load.build.builder import kept
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -145,18 +146,13 @@ def _list_frame(runtime: Runtime, listed: KeyList, asked: KeyRange) -> DataFrame
 def _counted(
     found: DataFrame, samples: int
 ) -> tuple[dict[tuple[str, date | None, str], int], dict[str, tuple[str, ...]]]:
-    kept = found.persist()
-    try:
+    with kept(found):
         counts = {
             (row["project_id"], row["day"], row["state"]): row["count"]
-            for row in kept.groupBy("project_id", "day", "state").count().collect()
+            for row in found.groupBy("project_id", "day", "state").count().collect()
         }
-        shown = {state: _sample(kept, state, samples) for state in digests.STATES if state != digests.SAME}
-    finally:
-        kept.unpersist()
+        shown = {}
+        for state in (state for state in digests.STATES if state != digests.SAME):
+            rows = found.where(F.col("state") == state).orderBy("day", "project_id", "name").limit(samples).collect()
+            shown[state] = tuple(f"{row['day'] or 'no day'}/{row['project_id']} {row['name']}" for row in rows)
     return counts, {state: names for state, names in shown.items() if names}
-
-
-def _sample(found: DataFrame, state: str, most: int) -> tuple[str, ...]:
-    rows = found.where(F.col("state") == state).orderBy("day", "project_id", "name").limit(most).collect()
-    return tuple(f"{row['day'] or 'no day'}/{row['project_id']} {row['name']}" for row in rows)

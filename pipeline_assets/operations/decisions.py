@@ -197,7 +197,8 @@ def preview(
         for key in (key for name, key in reasons if name == table.key):
             plan, record = plans.get(key), facts.records[table.key].get(key)
             followed = {upstream: released[upstream, key] for upstream in table.upstream if (upstream, key) in released}
-            then = _FROM_LANDING if table.reads_landing(settings) else _then(plan, followed)
+            then = "becomes what landing holds, with the next load of the day"
+            then = then if table.reads_landing(settings) else _then(plan, followed)
             if plan is not None:
                 released[table.key, key] = plan.todo
             present = before = record.digest if record is not None else EMPTY
@@ -218,7 +219,6 @@ def release(ledger: Ledger, held: Sequence[Held], reason: str, run_id: str) -> N
     ledger.interventions.release(slices, reason, run_id)
 
 
-_FROM_LANDING = "becomes what landing holds, with the next load of the day"
 _THEN: Mapping[Todo, str] = {
     Todo.REBUILD: "is built again ({cause})",
     Todo.CHECK: "is compared with the days near it, and built again where they share events",

@@ -319,13 +319,9 @@ def states_beside(
     settings: Settings, table: Table, key: Slice, green: Collection[Slice], main: Mapping[Slice, SliceRecord]
 ) -> str:
     """The state of the neighbours that a slice is audited beside, current in the green branch (`green`) or as in `main`."""
-    days = []
-    for other in sorted(neighbourhood([key], table.kind.exchange_days(settings)) - {key}):
-        if other in green:
-            days.append(f"{other.event_date} rebuilt")
-        elif other in main and main[other].digest != EMPTY:
-            days.append(f"{other.event_date} {main[other].digest}")
-    return ", ".join(days)
+    near = sorted(neighbourhood([key], table.kind.exchange_days(settings)) - {key})
+    states = {one: "rebuilt" if one in green else _digest(main.get(one)) for one in near}
+    return ", ".join(f"{one.event_date} {state}" for one, state in states.items() if state != EMPTY)
 
 
 def refused_beside(record: SliceRecord, beside: str) -> SliceRecord:

@@ -232,11 +232,9 @@ def _swap_of(
 
 
 def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_settled: bool, now: datetime) -> Baseline | None:
-    if not is_settled:
-        return None
-    if not one.is_changed and prior is not None and prior.baseline is not None:
+    if is_settled and not one.is_changed and prior is not None and prior.baseline is not None:
         return prior.baseline
-    return Baseline(one.record.figures, content=str(one.record.digest), since=now.isoformat())
+    return Baseline(one.record.figures, content=str(one.record.digest), since=now.isoformat()) if is_settled else None
 
 
 def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
