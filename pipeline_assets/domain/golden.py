@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Context, Decimal
@@ -272,21 +273,21 @@ def is_origin_between(origin: str, first: date, last: date) -> bool:
 
 def read_file(key: str, day: date, content: bytes, names: GoldenNames) -> GoldenReading:
     """The totals of a file and a fault for each bad line; an empty or headless file has one fault."""
-    lines = content.removeprefix(_BOM).splitlines()
-    (at, first), *rest = [(number, line) for number, line in enumerate(lines, 1) if line.strip()] or [(0, b"")]
-    header = _fields(first)
-    if header is None or sorted(header) != sorted(COLUMNS):
-        said = shown(first[:60].decode("utf-8", "replace"), 60)
-        fault = GoldenFault(f"{key}{_LINE}{at}", f"is not the header ({said})", _FORM)
-        if not first:
-            fault = GoldenFault(key, "is empty", f"{_FORM}; a file with the header alone says that there are no totals")
+    lines = enumerate(content.removeprefix(_BOM).splitlines(), 1)
+    placed = [(f"{key}{_LINE}{number}", line) for number, line in lines if line.strip()]
+    if not placed:
+        fault = GoldenFault(key, "is empty", f"{_FORM}; a file with the header alone says that there are no totals")
         return GoldenReading(GoldenSource.LANDING, faults=(fault,))
-    rows: dict[str, Mapping[str, str] | None] = {}
-    for number, line in rest:
-        fields = _fields(line) or ()
-        is_whole = len(fields) == len(header)
-        rows[f"{key}{_LINE}{number}"] = dict(zip(header, fields, strict=True)) if is_whole else None
-    return read_rows(GoldenSource.LANDING, rows.items(), names, day)
+    (origin, first), *rest = placed
+    header = _fields(first)
+    if sorted(header) != sorted(COLUMNS):
+        fault = GoldenFault(origin, f"is not the header ({shown(first[:60].decode('utf-8', 'replace'), 60)})", _FORM)
+        return GoldenReading(GoldenSource.LANDING, faults=(fault,))
+    listed = [(origin, _fields(line)) for origin, line in rest]
+    rows = [
+        (origin, dict(zip(header, one, strict=True)) if len(one) == len(header) else None) for origin, one in listed
+    ]
+    return read_rows(GoldenSource.LANDING, rows, names, day)
 
 
 def read_rows(
@@ -340,9 +341,7 @@ def _total(
     return GoldenFault(origin, reason, hint)
 
 
-def _fields(line: bytes) -> Sequence[str] | None:
-    try:
-        fields = csv_fields(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        return None
-    return fields and [field.strip() for field in fields]
+def _fields(line: bytes) -> list[str]:
+    with suppress(UnicodeDecodeError):
+        return [field.strip() for field in csv_fields(line.decode("utf-8")) or ()]
+    return []

@@ -160,49 +160,33 @@ def outcomes(
     rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int, named: Collection[Name] = ()
 ) -> list[RowFate]:
     """The fate of each row, by pairwise comparison; equal rows have the rank of their greatest. `named`: as for `shown`."""
-    return [_outcome(row, rows, precedence, dedupe_window_days, named) for row in rows]
+    return [fate_of(row, rows, precedence, dedupe_window_days, named)[0] for row in rows]
 
 
-def defeat(
-    row: RawRow,
-    outcome: RowFate,
-    rows: Sequence[RawRow],
-    precedence: Sequence[Source],
-    dedupe_window_days: int,
-    named: Collection[Name] = (),
-) -> Defeat | None:
-    """The row that beat a row of this outcome; None for a winner.
+def fate_of(
+    row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int, named: Collection[Name] = ()
+) -> tuple[RowFate, Defeat | None]:
+    """The fate of a row, and the row that beat it; None for a winner.
 
     A delivery duplicate lost to the best copy of itself; another loser to the best row within its window, even if that
     row loses in turn. Of equal rows, the shown one counts.
     """
-    if outcome is RowFate.WINNER:
-        return None
-    competing = _competing(row, rows, dedupe_window_days)
-    if outcome is RowFate.DELIVERY_DUPLICATE:
-        competing = [other for other in competing if _is_copy(other, row)]
-    best = max(competing, key=lambda other: rank(other, precedence))
-    by = shown(_equal(best, competing), named)
-    if _are_equal(best, row):
-        return Defeat(by, RankPart.EQUAL)
-    parts = zip(_greatest_rank(row, rows, precedence), rank(best, precedence), strict=True)
-    place = next(place for place, (own, greater) in enumerate(parts) if own != greater)
-    return Defeat(by, list(RankPart)[min(place, len(RankPart) - 1)])
-
-
-def _outcome(
-    row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int, named: Collection[Name]
-) -> RowFate:
     competing = _competing(row, rows, window)
-    best = max(competing, key=lambda other: rank(other, precedence))
+    own, best = _greatest_rank(row, competing, precedence), max(competing, key=lambda other: rank(other, precedence))
     is_shown = shown(_equal(row, competing), named) == row
     if is_shown and _are_equal(best, row):
-        return RowFate.WINNER
-    own = _greatest_rank(row, competing, precedence)
+        return RowFate.WINNER, None
+    fate = RowFate.SEND_DUPLICATE if best.event_date == row.event_date else RowFate.SUPERSEDED_BY_OTHER_DAY
     copies = [other for other in competing if _is_copy(other, row)]
     if any(rank(other, precedence) > own or not is_shown for other in copies):
-        return RowFate.DELIVERY_DUPLICATE
-    return RowFate.SEND_DUPLICATE if best.event_date == row.event_date else RowFate.SUPERSEDED_BY_OTHER_DAY
+        fate, best = RowFate.DELIVERY_DUPLICATE, max(copies, key=lambda other: rank(other, precedence))
+        competing = copies
+    by = shown(_equal(best, competing), named)
+    if _are_equal(best, row):
+        return fate, Defeat(by, RankPart.EQUAL)
+    parts = zip(own, rank(best, precedence), strict=True)
+    place = next(place for place, (lesser, greater) in enumerate(parts) if lesser != greater)
+    return fate, Defeat(by, list(RankPart)[min(place, len(RankPart) - 1)])
 
 
 def _competing(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]:

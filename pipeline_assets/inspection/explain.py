@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Row
 
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.errors import LakehouseError, UsageError
-from pipeline_assets.domain.identity import Defeat, KeyKind, RankPart, RawRow, RowFate, defeat, named, outcomes, rank
+from pipeline_assets.domain.identity import Defeat, KeyKind, RankPart, RawRow, RowFate, fate_of, named, rank
 from pipeline_assets.domain.identity import named_sender as named_sender_of
 from pipeline_assets.domain.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, neighbourhood
@@ -499,8 +499,9 @@ def _judge(found: Sequence[FoundRow], live: Sequence[RawRow], search: Search) ->
     precedence, window = settings.source_precedence, settings.dedupe_window_days
     rows, names = [row for row, _ in found], {row.name for row in live}
     judged = [
-        Delivered(row, **shown, outcome=outcome, defeat=defeat(row, outcome, rows, precedence, window, names))
-        for (row, shown), outcome in zip(found, outcomes(rows, precedence, window, names), strict=True)
+        Delivered(row, **shown, outcome=outcome, defeat=defeat)
+        for row, shown in found
+        for outcome, defeat in [fate_of(row, rows, precedence, window, names)]
     ]
     judged.sort(key=lambda one: rank(one.row, precedence), reverse=True)
     return sorted(judged, key=lambda one: one.outcome is not RowFate.WINNER)

@@ -83,8 +83,9 @@ _ARROW_TYPES = {
 _INSTANT = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _VENDOR_FORM_CHARACTERS = 26
-_FREQUENT = (b"null", b"{}", b"[]")
 _MOST_TEXT_BYTES = (1 << 31) - 1
+_DEEP = 2 * (MAX_DEPTH - 1)
+"""A shorter text of JSON cannot be nested too deeply."""
 _FIRST_INSTANT = _microseconds(datetime.min.replace(tzinfo=UTC))
 """The line parser accepts no earlier time, but Arrow does. A number, since a process's first Arrow value imports pandas."""
 
@@ -161,30 +162,21 @@ def _column(name: str, values: tuple[Any, ...]) -> pa.Array:
 
 
 def _texts_of_json(name: str, values: tuple[Any, ...]) -> pa.Array:
-    count, data = len(values), b"".join(values)
-    first = bytes(values[0])
-    if first in _FREQUENT and data == first * count:
-        return pa.nulls(count, pa.string()) if first == b"null" else pa.repeat(first.decode(), count)
-    lengths = np.fromiter(map(len, values), np.int32, count)
-    ends = np.cumsum(lengths, dtype=np.int64)
-    if ends[-1] > _MOST_TEXT_BYTES:
-        raise pa.ArrowInvalid("more text than one array holds")
-    offsets = np.concatenate([np.zeros(1, np.int32), ends.astype(np.int32)])
-    begins = np.frombuffer(data, np.uint8)[offsets[:-1]]
-    if (long := np.flatnonzero(lengths >= 2 * (MAX_DEPTH - 1))).size and any(
-        is_too_deep(b"[%b]" % values[at]) for at in long
-    ):
+    lengths = np.fromiter(map(len, values), np.int32, len(values))
+    if any(is_too_deep(b"[%b]" % values[at]) for at in np.flatnonzero(lengths >= _DEEP)):
         raise pa.ArrowInvalid("a line that is too deep")
+    data = b"".join(values)
+    if len(data) > _MOST_TEXT_BYTES:
+        raise pa.ArrowInvalid("more text than one array holds")
+    buffers = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), data
     # The cast finds invalid UTF-8, which the decoder does not check within raw JSON.
-    texts = pa.Array.from_buffers(pa.binary(), count, [None, *map(pa.py_buffer, (offsets, data))]).cast(pa.string())
-    if name in BAG_COLUMNS and (begins == ord('"')).any():
+    texts = pa.Array.from_buffers(pa.binary(), len(values), [None, *map(pa.py_buffer, buffers)]).cast(pa.string())
+    if name in BAG_COLUMNS and pc.any(pc.starts_with(texts, '"')).as_py():
         bags = [bag_text(name, text) for text in texts.to_pylist()]
         if None in bags:
             raise pa.ArrowInvalid("text that holds no bag")
         texts = pa.array(bags, pa.string())
-        return pc.if_else(pc.equal(texts, "null"), None, texts)
-    is_null = (lengths == len(b"null")) & (begins == ord("n"))
-    return pc.if_else(pa.array(is_null), None, texts) if is_null.any() else texts
+    return pc.if_else(pc.equal(texts, "null"), None, texts)
 
 
 def _timestamps(texts: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.identity import Defeat, KeyKind, RankPart, RawRow, RowFate, defeat, outcomes, rank, shown
+from pipeline_assets.domain.identity import Defeat, KeyKind, RankPart, RawRow, RowFate, fate_of, outcomes, rank, shown
 from pipeline_assets.domain.slices import EMPTY, Digest, Source
 
 CASES = 10_000
@@ -67,7 +67,7 @@ def test_the_winner_rule_holds_its_laws_in_every_case() -> None:
             higher = [rival for rival in competing if rank(rival, precedence) > own]
             is_shown = row == shown(equal, named)
             assert (outcome is RowFate.WINNER) == (is_shown and not higher), number
-            beaten = defeat(row, outcome, rows, precedence, window, named)
+            beaten = fate_of(row, rows, precedence, window, named)[1]
             assert (beaten is None) == (outcome is RowFate.WINNER)
             if beaten is not None:
                 assert beaten.by == shown([r for r in competing if r.content == beaten.by.content], named)
@@ -105,7 +105,7 @@ def test_of_equal_rows_the_one_that_is_named_is_shown_else_the_least() -> None:
         found = dict(zip(rows, outcomes(rows, BACKFILL_FIRST, 1, named), strict=True))
         assert {row for row, fate in found.items() if fate is RowFate.WINNER} == {winner}
         assert [fate for row, fate in found.items() if row not in (winner, other)] == [RowFate.DELIVERY_DUPLICATE] * 2
-        assert defeat(other, found[other], rows, BACKFILL_FIRST, 1, named) == Defeat(winner, RankPart.SOURCE)
+        assert fate_of(other, rows, BACKFILL_FIRST, 1, named)[1] == Defeat(winner, RankPart.SOURCE)
 
 
 @pytest.mark.parametrize(("changes", "is_same_event"), [
@@ -184,8 +184,7 @@ def test_an_unread_time_decides_only_between_unequal_rows_that_the_first_rank_le
 ) -> None:
     row = replace(LATER, **{"line_number": 1, "content": (1, 1), "row_id": "v"} | changes)
     other = replace(LATER, **better)
-    (first, _) = outcomes([row, other], BACKFILL_FIRST, 1)
-    lost = defeat(row, first, [row, other], BACKFILL_FIRST, 1)
+    _, lost = fate_of(row, [row, other], BACKFILL_FIRST, 1)
     assert lost is not None
     assert (lost.by, lost.by_unread(row)) == (other, is_by_unread)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.identity import LOST_UNREAD, KeyKind, RawRow, RowFate, defeat, outcomes
+from pipeline_assets.domain.identity import LOST_UNREAD, KeyKind, RawRow, RowFate, fate_of, outcomes
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.transforms import contest
 from pipeline_assets.transforms.data_files import ARROW_TYPES
@@ -92,7 +92,7 @@ def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[S
     reasons: dict[Slice, Counter[str]] = {}
     losers: dict[tuple[Slice, str], list[tuple[str, int]]] = {}
     for row, fate in zip(rows, expected, strict=True):
-        lost, key = defeat(row, fate, rows, precedence, window), Slice(row.event_date, row.project_id)
+        lost, key = fate_of(row, rows, precedence, window)[1], Slice(row.event_date, row.project_id)
         is_by_unread = lost is not None and lost.by_unread(row)
         unread.append(is_by_unread)
         reasons.setdefault(key, Counter()).update([fate.value, *([LOST_UNREAD] if is_by_unread else [])])
