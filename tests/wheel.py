@@ -23,6 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.drill.sandbox import _members as living
+from pipeline_assets.drill.sandbox import kill_session
 from resources.iceberg.lake_identity import FORMAT
 from resources.ledger.schema import SCHEMA_VERSION
 from resources.ledger.store import Ledger
@@ -198,9 +200,7 @@ def serve(person: Person) -> None:
         tell(f"  SIGTERM: exit {code}, {members} processes before, {len(living(process.pid))} after")
         require((code, living(process.pid)) == (0, []), "dev leaves no process")
     finally:
-        for left in living(process.pid):
-            os.kill(left, signal.SIGKILL)
-        process.wait()
+        kill_session(process)
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", port))
@@ -212,19 +212,6 @@ def _asked(url: str) -> dict[str, object] | None:
             return json.load(answer)
     except OSError:
         return None
-
-
-def living(session: int) -> list[int]:
-    """The session's processes that are not zombies."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, its_session, *_ = entry.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(its_session) == session and state != "Z":
-            found.append(int(entry.parent.name))
-    return found
 
 
 def require(is_so: bool, what: str) -> None:
