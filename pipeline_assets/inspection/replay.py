@@ -20,22 +20,8 @@ from pipeline_assets.domain.records import Head, InputDay, PublicationRecord, di
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, ROW_HASH_VERSION, Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.inspection import replay_result as results
 from pipeline_assets.inspection.diff import State, samples_of, state_of
-from pipeline_assets.inspection.replay_result import (
-    InputSlice,
-    Keys,
-    Obstacle,
-    Origin,
-    PublishedToday,
-    Replay,
-    ReplayBasis,
-    ReplayResult,
-    Share,
-    as_published_causes,
-    gone,
-    of_published,
-    origin_of,
-)
 from pipeline_assets.load.build.builder import Inputs, kept
 from pipeline_assets.load.build.rebuild import builder_of
 from pipeline_assets.load.build.refined import PLACE, losers_among, losing, with_source
@@ -136,26 +122,26 @@ def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
 
 
 def replay(
-    runtime: Runtime, table: Table, publication: PublicationRecord, basis: ReplayBasis, samples: int = 0
-) -> Replay:
+    runtime: Runtime, table: Table, publication: PublicationRecord, basis: results.ReplayBasis, samples: int = 0
+) -> results.Replay:
     """Recompute one publication, without writes; raises only where catalog, ledger or engine cannot be reached."""
     key = publication.key
     of_key = table.key, [key.project_id], [key.event_date]
     is_standing = runtime.ledger.publications(*of_key)[-1].number == publication.number
     confirmed = runtime.ledger.slices(*of_key).get(key) if is_standing else None
-    origin = origin_of(table, publication, confirmed, runtime.settings)
+    origin = results.origin_of(table, publication, confirmed, runtime.settings)
     code = publication.code_version, table.code_version(runtime.settings)
-    notes = origin.notes if isinstance(origin, Origin) else ()
-    none = Replay(publication, basis, ReplayResult.IMPOSSIBLE, is_standing, code, notes=notes)
+    notes = origin.notes if isinstance(origin, results.Origin) else ()
+    none = results.Replay(publication, basis, results.ReplayResult.IMPOSSIBLE, is_standing, code, notes=notes)
     try:
         with lakehouse_failures(table.key), ExitStack() as stack:
             work = _Replay(runtime, table, none, origin, samples, stack)
-            return work.as_published() if basis is ReplayBasis.AS_PUBLISHED else work.current()
+            return work.as_published() if basis is results.ReplayBasis.AS_PUBLISHED else work.current()
     except LakehouseError as error:
-        return _because(none, [Obstacle(error.reason, error.hint)])
+        return _because(none, [results.Obstacle(error.reason, error.hint)])
 
 
-def _because(done: Replay, causes: Sequence[Obstacle]) -> Replay:
+def _because(done: results.Replay, causes: Sequence[results.Obstacle]) -> results.Replay:
     return replace(done, causes=tuple(cause.reason for cause in causes), hint=causes[0].hint if causes else "")
 
 
@@ -168,8 +154,8 @@ def _slice_of(day: InputDay, key: Slice) -> Slice:
 class _Replay:
     runtime: Runtime
     table: Table
-    none: Replay
-    origin: Origin | Obstacle
+    none: results.Replay
+    origin: results.Origin | results.Obstacle
     samples: int
     stack: ExitStack
 
@@ -181,37 +167,37 @@ class _Replay:
     def recorded(self) -> Digest:
         return self.none.publication.digest_after
 
-    def as_published(self) -> Replay:
-        if isinstance(self.origin, Obstacle):
+    def as_published(self) -> results.Replay:
+        if isinstance(self.origin, results.Obstacle):
             return _because(self.none, [self.origin])
         inputs = self._inputs(self.origin)
         done = replace(self.none, inputs=tuple(inputs))
-        if missing := gone(inputs):
+        if missing := results.gone(inputs):
             return _because(done, missing)
         state = self._state(self.origin.settings, {one.day: one.read_from for one in inputs})
         today = self._published_today()
-        causes = as_published_causes(self.origin, inputs, self.recorded, state.digest, today)
-        result = ReplayResult.DIFFERS if causes else ReplayResult.EQUAL
+        causes = results.as_published_causes(self.origin, inputs, self.recorded, state.digest, today)
+        result = results.ReplayResult.DIFFERS if causes else results.ReplayResult.EQUAL
         done = replace(done, replayed=state.digest, settings=self._settings(self.origin), result=result)
         if not causes:
             return done
         return self._compared(_because(done, causes), self._kept(state), self._published(today))
 
-    def current(self) -> Replay:
+    def current(self) -> results.Replay:
         origin, done, settings = self.origin, self.none, self.runtime.settings
-        if isinstance(origin, Obstacle) and self.recorded.version != ROW_HASH_VERSION:
+        if isinstance(origin, results.Obstacle) and self.recorded.version != ROW_HASH_VERSION:
             return _because(done, [origin])
         where, digests, (items, reason) = self._present()
-        if isinstance(origin, Origin):
+        if isinstance(origin, results.Origin):
             differing_inputs = tuple(self._differing(origin, digests))
             done = replace(done, differing=differing_inputs, settings=self._settings(origin))
         if reason and not items:
-            return _because(done, [Obstacle(reason, _SET_BACK if done.settings else _DELIVER)])
+            return _because(done, [results.Obstacle(reason, _SET_BACK if done.settings else _DELIVER)])
         state = self._state(settings, where)
         today = self._published_today()
-        wrong = list(of_published(self.recorded, today))
+        wrong = list(results.of_published(self.recorded, today))
         is_equal = state.digest == self.recorded and not wrong
-        result = ReplayResult.EQUAL if is_equal else ReplayResult.DIFFERS
+        result = results.ReplayResult.EQUAL if is_equal else results.ReplayResult.DIFFERS
         done = _because(replace(done, replayed=state.digest, result=result), wrong)
         if reason:
             done = replace(done, notes=(*done.notes, f"a load would wait now: {reason}"))
@@ -221,7 +207,7 @@ class _Replay:
         done = self._compared(done, self._kept(state), published)
         return self._with_shares(done, where, state, published)
 
-    def _inputs(self, origin: Origin) -> list[InputSlice]:
+    def _inputs(self, origin: results.Origin) -> list[results.InputSlice]:
         """Each input of the publication, with the snapshot that still holds its rows, verified by digest."""
         days = {*self._input_days(origin.settings), *origin.state.upstream}
         return [
@@ -239,13 +225,13 @@ class _Replay:
             for one in self.table.kind.input_slices(name, self.key, settings)
         ]
 
-    def _find(self, table: Table, key: Slice, digest: Digest, pin: int | None, day: InputDay) -> InputSlice:
+    def _find(self, table: Table, key: Slice, digest: Digest, pin: int | None, day: InputDay) -> results.InputSlice:
         """The slice with this digest in a kept snapshot; where none has it, the content of the first readable candidate."""
         if digest == EMPTY:
-            return InputSlice(day, digest, pin, None, EMPTY)
+            return results.InputSlice(day, digest, pin, None, EMPTY)
         lakehouse = self.runtime.lakehouse
         published = self.runtime.ledger.publications(table.key, [key.project_id], [key.event_date])
-        others: list[InputSlice] = []
+        others: list[results.InputSlice] = []
         reasons: list[str] = []
         read: set[frozenset[str]] = set()
         for snapshot_id in places(published, digest, pin, lakehouse.head(table), lakehouse.snapshot_ids(table)):
@@ -256,16 +242,16 @@ class _Replay:
             read.add(paths)
             measured = self._measured(table, key, snapshot_id)
             if measured == digest:
-                return InputSlice(day, digest, pin, snapshot_id, digest)
+                return results.InputSlice(day, digest, pin, snapshot_id, digest)
             if isinstance(measured, str):
                 reasons.append(measured)
             else:
-                others.append(InputSlice(day, digest, pin, snapshot_id, measured))
+                others.append(results.InputSlice(day, digest, pin, snapshot_id, measured))
         if others:
             return others[0]
         where = "no snapshot that is kept is known to have these rows"
         gone = f"snapshot {pin} has expired, and {where}" if pin is not None else where
-        return InputSlice(day, digest, pin, reason=reasons[0] if reasons else gone, is_lost=bool(reasons))
+        return results.InputSlice(day, digest, pin, reason=reasons[0] if reasons else gone, is_lost=bool(reasons))
 
     def _measured(self, table: Table, key: Slice, snapshot_id: int) -> Digest | str:
         """The digest of a slice, computed from its columns instead of stored hashes; or why its files cannot be read."""
@@ -337,7 +323,7 @@ class _Replay:
         self.stack.enter_context(kept(state.rows))
         return state
 
-    def _published_today(self) -> PublishedToday | None:
+    def _published_today(self) -> results.PublishedToday | None:
         """The table's current content of the slice; None if the publication is not the slice's last, also after measuring it."""
         if not self.none.is_standing:
             return None
@@ -345,9 +331,9 @@ class _Replay:
         is_settled = self.runtime.ledger.head(self.table.key) == Head(head)
         rows = self._measured(self.table, key, head)
         last = self.runtime.ledger.publications(self.table.key, [key.project_id], [key.event_date])[-1]
-        return PublishedToday(rows, is_settled) if last.number == self.none.publication.number else None
+        return results.PublishedToday(rows, is_settled) if last.number == self.none.publication.number else None
 
-    def _published(self, today: PublishedToday | None) -> State | None:
+    def _published(self, today: results.PublishedToday | None) -> State | None:
         """The published rows, for a last publication as the table holds them now; None where they are no longer kept."""
         place: int | None = self.runtime.lakehouse.head(self.table)
         if today is None or isinstance(today.rows, str):
@@ -360,7 +346,7 @@ class _Replay:
         rows = self.runtime.lakehouse.read(self.table, place or self.runtime.lakehouse.head(self.table))
         return self._kept(state_of(self.table, self.key, rows.where(slices_condition(self.table, slices))))
 
-    def _compared(self, done: Replay, state: State, published: State | None) -> Replay:
+    def _compared(self, done: results.Replay, state: State, published: State | None) -> results.Replay:
         known = self.none.publication.figures or {} if published is None else published.figures
         figures = {name: (known[name], now) for name, now in state.figures.items() if name in known}
         if published is None:
@@ -370,10 +356,10 @@ class _Replay:
             samples = tuple(shown) if self.samples else ()
             return replace(done, figures=figures, keys=count_keys(changes), samples=samples)
 
-    def _settings(self, origin: Origin) -> dict[str, tuple[object, object]]:
+    def _settings(self, origin: results.Origin) -> dict[str, tuple[object, object]]:
         return differing(*(self.table.recorded_settings(one) for one in (origin.settings, self.runtime.settings)))
 
-    def _differing(self, origin: Origin, present: Mapping[InputDay, Digest]) -> Iterator[str]:
+    def _differing(self, origin: results.Origin, present: Mapping[InputDay, Digest]) -> Iterator[str]:
         for day in sorted({*self._input_days(origin.settings), *origin.state.upstream, *present}):
             then, now = origin.digest(day), present.get(day)
             if now is None and then == EMPTY:
@@ -389,14 +375,14 @@ class _Replay:
                 since = [f"publication {one.number} ({one.cause.text})" for one in records[known:]]
                 yield f"{day.table} {day.day}{near}: {rows}{f', by {few(since)}' if since else ''}"
 
-    def _with_shares(self, done: Replay, now: Placed, today: State, published: State | None) -> Replay:
+    def _with_shares(self, done: results.Replay, now: Placed, today: State, published: State | None) -> results.Replay:
         origin = self.origin
-        found = self._inputs(origin) if isinstance(origin, Origin) else []
-        untold = [origin] if isinstance(origin, Obstacle) else gone(found)
+        found = self._inputs(origin) if isinstance(origin, results.Origin) else []
+        untold = [origin] if isinstance(origin, results.Obstacle) else results.gone(found)
         if published is None:
-            untold.append(Obstacle("the rows that it published are no longer kept", ""))
+            untold.append(results.Obstacle("the rows that it published are no longer kept", ""))
         done = replace(done, inputs=tuple(found))
-        if untold or isinstance(origin, Obstacle) or published is None:
+        if untold or isinstance(origin, results.Obstacle) or published is None:
             note = f"what each input makes of the difference cannot be told: {untold[0].reason}"
             return replace(done, notes=(*done.notes, note))
         are_as_recorded = all(one.is_as_recorded for one in found) and published.digest == self.recorded
@@ -405,8 +391,8 @@ class _Replay:
         return replace(done, shares=tuple(self._shares(origin, then, published, cause, now, today)))
 
     def _shares(
-        self, origin: Origin, then: Placed, published: State, untold: str, now: Placed, today: State
-    ) -> Iterator[Share]:
+        self, origin: results.Origin, then: Placed, published: State, untold: str, now: Placed, today: State
+    ) -> Iterator[results.Share]:
         """Shares of the difference from `today`: code, then each setting, then the inputs; each step switches one more part.
 
         `untold`: the cause to name where the publication's own inputs give other rows than were published.
@@ -434,7 +420,7 @@ class _Replay:
             if after.digest != before.digest:
                 yield self._share(f"{name}: other rows", before, after)
 
-    def _widened(self, settings: Settings, origin: Origin, then: Placed) -> Placed:
+    def _widened(self, settings: Settings, origin: results.Origin, then: Placed) -> Placed:
         """The original inputs for the days that these settings read; other days come from the pinned snapshot."""
         where = {day: place for day, place in then.items() if is_dimension(day.table)}
         for day in self._input_days(settings):
@@ -447,12 +433,12 @@ class _Replay:
                 where[day] = self.runtime.lakehouse.head(upstream)
         return where
 
-    def _share(self, cause: str, before: State, after: State) -> Share:
+    def _share(self, cause: str, before: State, after: State) -> results.Share:
         if before.digest == after.digest:
-            return Share(cause, Keys(kept=after.digest.rows))
+            return results.Share(cause, results.Keys(kept=after.digest.rows))
         moved = {name: after.figures[name] - value for name, value in before.figures.items()}
         changed = {name: by for name, by in moved.items() if by}
-        return Share(cause, count_keys(changes_between(self.table, before, after)), changed)
+        return results.Share(cause, count_keys(changes_between(self.table, before, after)), changed)
 
 
 def _declared(rows: DataFrame, table: Table) -> DataFrame:
@@ -476,17 +462,17 @@ def changes_between(table: Table, before: State, after: State) -> DataFrame:
     return key_changes(then, now, then.limit(0), then.limit(0), 0)
 
 
-def count_keys(changes: DataFrame) -> Keys:
+def count_keys(changes: DataFrame) -> results.Keys:
     """The number of keys per kind of change."""
     counts = {row["change"]: row["count"] for row in changes.groupBy("change").count().collect()}
-    return Keys(*(counts.get(change, 0) for change in (KEPT, ADDED, REMOVED, CHANGED)))
+    return results.Keys(*(counts.get(change, 0) for change in (KEPT, ADDED, REMOVED, CHANGED)))
 
 
 _NAME = ("_name_a", "_name_b")
 _BATCH = ("_source", "event_date", "_arrival_date")
 
 
-def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, now: Inputs) -> Iterator[Share]:
+def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, now: Inputs) -> Iterator[results.Share]:
     """Shares by the batch that decides about a key: an added one that wins, else a removed one that had won."""
     raw = [_narrow(inputs) for inputs in (then, now)]
     place = [*PLACE, HASH_A, HASH_B]
@@ -513,9 +499,9 @@ def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, n
         counts.setdefault(row["batch"], {})[row["change"]] = row["count"]
     moves = {tuple(row[name] for name in _BATCH): f"{row['came']:,} rows came, {row['left']:,} left" for row in rows}
     for batch, by_change in sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or ())):
-        keys = Keys(0, by_change.get(ADDED, 0), by_change.get(REMOVED, 0), by_change.get(CHANGED, 0))
+        keys = results.Keys(0, by_change.get(ADDED, 0), by_change.get(REMOVED, 0), by_change.get(CHANGED, 0))
         net = keys.added - keys.removed
-        yield Share(_batch_text(key, batch, moves), keys, {"rows": float(net)} if net else {})
+        yield results.Share(_batch_text(key, batch, moves), keys, {"rows": float(net)} if net else {})
 
 
 def _batch_text(key: Slice, batch: Row | None, moves: Mapping[tuple[object, ...], str]) -> str:

@@ -33,7 +33,6 @@ from resources.spark.session import configure_catalog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_UNBOUNDED = 1 << 60
 _KINDS = ("proof", "drill")
 _NAME = re.compile(rf"({'|'.join(_KINDS)})_[0-9a-f]{{8}}")
 PARTS = ("disturbed", "calm")
@@ -41,14 +40,9 @@ PARTS = ("disturbed", "calm")
 
 def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, **changes: Any) -> Settings:
     """Settings for other tables, without change bounds; `changes` must include a catalog or a ledger of their own."""
-    names = {
-        "catalog_name": catalog_name,
-        "warehouse_url": warehouse_url,
-        "change_min_rows": _UNBOUNDED,
-        "snapshot_max_shrink": _UNBOUNDED,
-        "snapshot_max_growth": _UNBOUNDED,
-    }
-    return settings.model_copy(update=names | changes)
+    bounds = dict.fromkeys(("change_min_rows", "snapshot_max_shrink", "snapshot_max_growth"), 1 << 60)
+    names = {"catalog_name": catalog_name, "warehouse_url": warehouse_url}
+    return settings.model_copy(update=bounds | names | changes)
 
 
 def drill_settings(settings: Settings, name: str, part: str, **changes: Any) -> Settings:

@@ -25,13 +25,6 @@ from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.operations import rebuild_build as green
 from pipeline_assets.operations import rebuild_swap as swap
 from pipeline_assets.operations import rollback
-from pipeline_assets.operations.rebuild_build import (
-    MainAsRead,
-    digests_beside,
-    is_judged_beside,
-    refused_beside,
-    states_beside,
-)
 from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, published_by, restores_of
 from pipeline_assets.tables.aggregates import EVENT_COUNTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -94,9 +87,9 @@ class Story:
         self.really_publish = swap._publish
         patch.setattr(swap, "_publish", self._table_by_table)
 
-    def _catch_up(self, _: Any, rebuild: RebuildRecord, __: datetime) -> MainAsRead:
+    def _catch_up(self, _: Any, rebuild: RebuildRecord, __: datetime) -> green.MainAsRead:
         self.ledger.rebuilds.record(rebuild, self.steps.pop(0)() if self.steps else [])
-        return MainAsRead(dict.fromkeys(rebuild.tables, 1))
+        return green.MainAsRead(dict.fromkeys(rebuild.tables, 1))
 
     def _swap_of(self, table: Any, rebuilt: Any) -> Any:
         going = frozenset(key for key, one in rebuilt.items() if one.goes)
@@ -130,7 +123,7 @@ class Story:
         self.steps = list(catching_up)
         return swap.swap(self.runtime, self.ledger.rebuilds.claim(self.rebuild, run_id), "bob", None, NOW)
 
-    def swap_of_refined(self, going: Any, main: MainAsRead = MainAsRead({REFINED: 1})) -> Any:  # noqa: B008 - frozen
+    def swap_of_refined(self, going: Any, main: green.MainAsRead = green.MainAsRead({REFINED: 1})) -> Any:  # noqa: B008 - frozen
         return self.swap_of(self.runtime, self.rebuild, swap.table_by_key(REFINED), going, main, NOW)
 
     def undo(self) -> None:
@@ -337,7 +330,7 @@ def test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside(story
     story.ledger.record(Changes(slices=[replace(going[NEXT].record, input_state=None)]), "load")
     story.runtime.lakehouse = lakehouse(dict.fromkeys((KEY, NEXT), files))
     held = {(REFINED, key): Digest(number, 1, 1) for number, key in enumerate((before, KEY, after, far), 1)}
-    main = MainAsRead({REFINED: 1, REVENUE: 1}, held)
+    main = green.MainAsRead({REFINED: 1, REVENUE: 1}, held)
     swaps = [
         story.swap_of(story.runtime, story.rebuild, swap.table_by_key(name), of_table, main, NOW)
         for name, of_table in story.ledger.rebuilds.slices(story.rebuild).items()
@@ -369,8 +362,8 @@ def test_what_lies_around_a_rebuild_is_read_of_tables_that_exchange_rows(story: 
     refined, revenue = swap.table_by_key(REFINED), swap.table_by_key(REVENUE)
     keys = [Slice(DAY + timedelta(days=shift), PROJECT) for shift in (-1, 0, 1, 2)]
     expected = {(REFINED, key): PUBLISHED if key == near else EMPTY for key in keys}
-    assert digests_beside(story.runtime, story.rebuild, refined) == expected
-    assert digests_beside(story.runtime, story.rebuild, revenue) == {}
+    assert green.digests_beside(story.runtime, story.rebuild, refined) == expected
+    assert green.digests_beside(story.runtime, story.rebuild, revenue) == {}
 
 
 def test_a_swap_that_died_over_its_branches_is_ended_by_the_same_again(story: Story) -> None:
@@ -501,18 +494,18 @@ def test_a_neighbour_is_read_from_the_snapshot_that_holds_it_as_it_is_now() -> N
 def test_what_a_neighbour_refuses_is_looked_at_again_once_the_neighbour_is_another() -> None:
     """Outcome: a refusal for a shared key stands while both neighbours are the same, any other one regardless."""
 
-    def beside(*green: Slice, rows: int = 9) -> str:
-        return states_beside(SETTINGS, REFINED_EVENTS, OWN, green, {AFTER: held(AFTER, rows)})
+    def beside(*built: Slice, rows: int = 9) -> str:
+        return green.states_beside(SETTINGS, REFINED_EVENTS, OWN, built, {AFTER: held(AFTER, rows)})
 
     def refused(check: Check, beside: str) -> SliceRecord:
         failed = (Evaluation(check, False, "1 rows share a key with another row"),)
         rejection = Rejection(InputState(), judging(REFINED_EVENTS, SETTINGS))
         record = replace(held(OWN), verdict=Verdict.REFUSED, rejection=rejection, refused_evaluations=failed)
-        return refused_beside(record, beside)
+        return green.refused_beside(record, beside)
 
     by_key, by_raw = (refused(check, beside()) for check in (Check.UNIQUE_EVENT_KEY, Check.RECONCILES_WITH_RAW))
     for changed in (beside(AFTER), beside(BEFORE), beside(rows=8)):
-        assert not is_judged_beside(RUNTIME, REFINED_EVENTS, by_key, changed)
-        assert is_judged_beside(RUNTIME, REFINED_EVENTS, by_raw, changed)
-    assert is_judged_beside(RUNTIME, REFINED_EVENTS, by_key, beside(OWN))
-    assert states_beside(SETTINGS, EVENT_COUNTS, OWN, {BEFORE, AFTER}, {}) == ""
+        assert not green.is_judged_beside(RUNTIME, REFINED_EVENTS, by_key, changed)
+        assert green.is_judged_beside(RUNTIME, REFINED_EVENTS, by_raw, changed)
+    assert green.is_judged_beside(RUNTIME, REFINED_EVENTS, by_key, beside(OWN))
+    assert green.states_beside(SETTINGS, EVENT_COUNTS, OWN, {BEFORE, AFTER}, {}) == ""
