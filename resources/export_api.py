@@ -18,18 +18,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.days import HourRange
-from pipeline_assets.domain.errors import (
-    Backoff,
-    DiskFullError,
-    ExportAccessError,
-    ExportAnswerError,
-    ExportContentError,
-    ExportRefusedError,
-    ExportUnavailableError,
-    SettingsError,
-    TidemarkError,
-)
 from pipeline_assets.domain.machine import a_spool_on_disk, spool_place
 from pipeline_assets.domain.masking import remember_secret, scrubbed
 from pipeline_assets.domain.masking import shown as shown_url
@@ -44,7 +34,7 @@ def export_keys(project_id: str) -> tuple[str, str]:
     for name, value in zip(names, (key, secret), strict=True):
         if not value:
             hint = f"Set {names[0]} and {names[1]} to the project's API key and secret key, in the environment alone"
-            raise SettingsError(name, "is not set, so the vendor cannot be asked for the project", hint)
+            raise errors.SettingsError(name, "is not set, so the vendor cannot be asked for the project", hint)
     # The form sent over the wire is as secret as its parts.
     remember_secret(base64.b64encode(f"{key}:{secret}".encode()).decode())
     return key, secret
@@ -71,7 +61,9 @@ class _PassingError(Exception):
     asked_seconds: float | None = None
 
 
-def _failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> TidemarkError | _PassingError:
+def _failure_of(
+    subject: str, project_id: str, response: httpx.Response, body: str
+) -> errors.TidemarkError | _PassingError:
     status = response.status_code
     said, told = f"the vendor answered {status} {response.reason_phrase}".rstrip(), _told(body)
     if told:
@@ -82,7 +74,7 @@ def _failure_of(subject: str, project_id: str, response: httpx.Response, body: s
         hint = (
             f"Check {names}: API key and secret key of this very project; in the EU set TIDEMARK_EXPORT_API_URL={_EU}"
         )
-        return ExportAccessError(subject, f"{said}: it does not take the project's keys", hint)
+        return errors.ExportAccessError(subject, f"{said}: it does not take the project's keys", hint)
     if status in (HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.BAD_REQUEST):
         return _refused(subject, said if _words(body) else f"{said} without a word of why")
     if (
@@ -92,8 +84,8 @@ def _failure_of(subject: str, project_id: str, response: httpx.Response, body: s
         return _PassingError(said, asked_seconds(response))
     if 300 <= status < 400:
         place = shown_url(response.headers.get("location", ""))[:_WORDS]
-        return ExportAnswerError(subject, f"{said} and points to {place}; keys are not sent there", _CURE_OF_URL)
-    return ExportAnswerError(subject, f"{said}, which the Export API never does", _CURE_OF_URL)
+        return errors.ExportAnswerError(subject, f"{said} and points to {place}; keys are not sent there", _CURE_OF_URL)
+    return errors.ExportAnswerError(subject, f"{said}, which the Export API never does", _CURE_OF_URL)
 
 
 def _require_archive(subject: str, response: httpx.Response, beginning: bytes) -> None:
@@ -101,22 +93,24 @@ def _require_archive(subject: str, response: httpx.Response, beginning: bytes) -
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     text = _told(beginning[:2000].decode("utf-8", "replace"))
     if kind.startswith("text/html") or beginning.lstrip()[:1] == b"<":
-        raise ExportAnswerError(subject, f"a page answered instead of the Export API ({text or kind})", _CURE_OF_URL)
+        raise errors.ExportAnswerError(
+            subject, f"a page answered instead of the Export API ({text or kind})", _CURE_OF_URL
+        )
     if beginning.startswith(_ZIP):
         return
     if kind.startswith("text/") or kind == "application/json":
         raise _refused(subject, f"the vendor answered in words instead of an archive ({kind}: {text})")
     named = f", but {kind}" if kind and kind != "application/zip" else ""
     hint = "Try again later; if it stays, ask the vendor what it exports for these hours"
-    raise ExportContentError(subject, f"what the vendor sent is no zip archive{named}", hint)
+    raise errors.ExportContentError(subject, f"what the vendor sent is no zip archive{named}", hint)
 
 
-def _refused(subject: str, reason: str) -> ExportRefusedError:
+def _refused(subject: str, reason: str) -> errors.ExportRefusedError:
     hint = (
         "Do what the vendor's words ask for, or ask it why; of a single hour that is too large, have it export that to the "
         "bucket by hand (Amazon S3 export, manual), below the backfill prefix. Then run the same recovery again"
     )
-    return ExportRefusedError(subject, reason, hint)
+    return errors.ExportRefusedError(subject, reason, hint)
 
 
 def _told(body: str) -> str:
@@ -156,12 +150,12 @@ class ExportApi:
         self,
         settings: Settings,
         say: Callable[[str], None] = lambda _: None,
-        backoff: Backoff | None = None,
+        backoff: errors.Backoff | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         parts = urlsplit(settings.export_api_url)
         self.url = settings.export_api_url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{_PATH}"
-        self._backoff = backoff or Backoff(settings.export_attempts)
+        self._backoff = backoff or errors.Backoff(settings.export_attempts)
         self._timeout = httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
         self._least_free = settings.export_min_free_bytes
         self._say, self._sleep = say, sleep
@@ -187,11 +181,13 @@ class ExportApi:
             except _PassingError as error:
                 if attempt == self._backoff.attempts:
                     reason = f"{error.reason}; asked {attempt} times"
-                    raise ExportUnavailableError(subject, reason, "Run the same recovery again later") from error
+                    raise errors.ExportUnavailableError(subject, reason, "Run the same recovery again later") from error
                 asked = error.asked_seconds
                 if asked is not None and asked > self._backoff.longest_asked_seconds:
                     reason = f"{error.reason} and asks to wait for {asked:,.0f} s"
-                    raise ExportUnavailableError(subject, reason, "Run the same recovery again after that") from error
+                    raise errors.ExportUnavailableError(
+                        subject, reason, "Run the same recovery again after that"
+                    ) from error
                 pause = self._backoff.pause_seconds(attempt, asked)
                 self._say(f"{subject}: {error.reason}; again in {pause:.0f} s ({attempt} of {self._backoff.attempts})")
                 self._sleep(pause)
@@ -232,9 +228,9 @@ class ExportApi:
             raise _PassingError(f"the vendor is out of reach ({error or type(error).__name__})") from error
         except ForbiddenAddressError as error:
             reason = f"was not asked for: the API's name {error}"
-            raise ExportAnswerError(subject, reason, _CURE_OF_URL) from error
+            raise errors.ExportAnswerError(subject, reason, _CURE_OF_URL) from error
         except httpx.InvalidURL as error:
-            raise ExportAnswerError(subject, f"cannot be asked for ({error})", _CURE_OF_URL) from error
+            raise errors.ExportAnswerError(subject, f"cannot be asked for ({error})", _CURE_OF_URL) from error
         file.seek(0)
         return Download(file, answered_at)
 
@@ -247,7 +243,7 @@ class ExportApi:
             status = response.status_code
         if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             reason = "answered 404 Not Found, and does not ask for keys as the Export API does"
-            raise ExportAnswerError(subject, reason, _CURE_OF_URL)
+            raise errors.ExportAnswerError(subject, reason, _CURE_OF_URL)
         self._asks_for_keys = True
 
     def _receive(
@@ -260,7 +256,7 @@ class ExportApi:
                 _require_archive(subject, response, part)
             if file.tell() + len(part) > _LARGEST_ANSWER:
                 reason = f"the answer is larger than {_LARGEST_ANSWER:,} bytes, more than the vendor exports at once"
-                raise ExportContentError(subject, reason, "Ask the vendor what it exports for these hours")
+                raise errors.ExportContentError(subject, reason, "Ask the vendor what it exports for these hours")
             self._require_room(file, len(part))
             file.write(part)
             received(len(part))
@@ -274,7 +270,7 @@ class ExportApi:
         if free - needed < self._least_free:
             reason = f"has {free:,} bytes free; a download of {needed:,} would leave less than {self._least_free:,}"
             hint = "Make room, set TMPDIR to a larger disk, or lower TIDEMARK_EXPORT_MIN_FREE_BYTES; then recover again"
-            raise DiskFullError(spool_place(), reason, hint)
+            raise errors.DiskFullError(spool_place(), reason, hint)
 
 
 def _beginning(response: httpx.Response) -> str:

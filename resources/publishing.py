@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.errors import (
-    LakehouseError,
-    LedgerUnavailableError,
-    PublishConflictError,
-    SliceConflictError,
-    TakenOverError,
-    TidemarkError,
-    tries,
-)
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.slices import Digest, Slice
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.catalog_at_rest import PUBLISH_PROPERTY, PUBLISHED_WITH
@@ -70,10 +62,10 @@ class PublishRequest:
         return replace(self, tables=[replace(change, summary=summary) for change in self.tables])
 
 
-class PartlyPublishedError(SliceConflictError):
+class PartlyPublishedError(errors.SliceConflictError):
     """A later table met a conflict after earlier ones were published and recorded; only in TableByTable."""
 
-    def __init__(self, conflict: SliceConflictError, tables: Collection[str], recorded: int) -> None:
+    def __init__(self, conflict: errors.SliceConflictError, tables: Collection[str], recorded: int) -> None:
         super().__init__(conflict.subject, conflict.reason, conflict.hint, conflict.slices)
         self.tables, self.recorded = frozenset(tables), recorded
 
@@ -103,16 +95,16 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
         request.alongside.require(connection)
     steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
     ledger = LedgerWriting(connection)
-    conflicts: list[SliceConflictError] = []
+    conflicts: list[errors.SliceConflictError] = []
     for step in steps:
         try:
             ledger.record(step, request.run_id, is_strict=True)
-        except SliceConflictError as conflict:
+        except errors.SliceConflictError as conflict:
             conflicts.append(conflict)
     if conflicts:
         # Each conflict costs a walk.
         first, lost = conflicts[0], frozenset().union(*(conflict.slices for conflict in conflicts))
-        raise SliceConflictError(first.subject, first.reason, first.hint, lost)
+        raise errors.SliceConflictError(first.subject, first.reason, first.hint, lost)
     require_inputs(connection, request.rests_on)
     if request.minds_holds:
         require_not_held(connection, {(change.table.key, key) for change in request.tables for key in change.slices})
@@ -165,9 +157,9 @@ class OneTransaction(Publisher):
                 record_publish(connection, request, published)
                 swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
                 failpoint(Failpoint.IN_TRANSACTION)
-        except (TidemarkError, *FAILURES) as error:
+        except (errors.TidemarkError, *FAILURES) as error:
             # This error may come from a commit that succeeded without an answer; all others come before the commit.
-            if not (isinstance(error, LedgerUnavailableError) and self._is_committed(prepared)):
+            if not (isinstance(error, errors.LedgerUnavailableError) and self._is_committed(prepared)):
                 # `tidemark attach` would take the newest metadata file for the table's state.
                 for one in prepared.values():
                     self._changes.discard(one)
@@ -201,12 +193,12 @@ class TablesTogether(Publisher):
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
         """Publish all tables or none; if the process dies after the catalog's commit, the next run records it."""
         failpoint(Failpoint.BEFORE_PUBLISH)
-        for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
+        for is_last in errors.tries(_TRIES, _FIRST_PAUSE_SECONDS):
             try:
                 published = self._published(request)
                 break
-            except PublishConflictError as error:
-                if is_last or isinstance(error, SliceConflictError | TakenOverError):
+            except errors.PublishConflictError as error:
+                if is_last or isinstance(error, errors.SliceConflictError | errors.TakenOverError):
                     raise
         failpoint(Failpoint.AFTER_PUBLISH)
         return published
@@ -249,7 +241,7 @@ class TableByTable(Publisher):
                     published[table] = self._commit(request, changes[table])
                 failpoint(Failpoint.BEFORE_LEDGER, table)
                 self._ledger.record(naming_published(step, table, published, request.stand_ins), request.run_id)
-            except SliceConflictError as conflict:
+            except errors.SliceConflictError as conflict:
                 raise PartlyPublishedError(conflict, published, number) from conflict
         with self._ledger.transaction() as connection:
             record_end(connection, request, published)
@@ -260,12 +252,12 @@ class TableByTable(Publisher):
         try:
             if not published.is_empty:
                 self._changes.require_restorable(change)
-        except LakehouseError as gone:
+        except errors.LakehouseError as gone:
             # Put the former files back: a table must not name lost files.
             before = self._changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
             self._changes.commit(before, f"{request.name}_undone", request.run_id)
             reason = "vanished during the rollback; its slice is unchanged"
-            raise LakehouseError(gone.subject, reason, gone.hint) from gone
+            raise errors.LakehouseError(gone.subject, reason, gone.hint) from gone
         self._lakehouse.branches.drop(change.table, change.branches)
         return published
 

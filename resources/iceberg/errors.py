@@ -12,14 +12,7 @@ from typing import TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
-from pipeline_assets.domain.errors import (
-    BRING_BACK,
-    LakehouseError,
-    LakehouseUnavailableError,
-    TidemarkError,
-    WorkerLostError,
-    tries,
-)
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.masking import scrubbed
 
 FAILURES = (Py4JError, PySparkException)
@@ -57,23 +50,23 @@ _REFUSED_HINT = (
     "Nothing more was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
 )
 _AGAIN = "Nothing more was published; load again"
-_RULES: tuple[tuple[str, type[TidemarkError], str, str], ...] = (
-    ("Python worker exited unexpectedly", WorkerLostError,
+_RULES: tuple[tuple[str, type[errors.TidemarkError], str, str], ...] = (
+    ("Python worker exited unexpectedly", errors.WorkerLostError,
      "a Python worker of Spark was killed, probably for want of memory",
      "Nothing more was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
      "(TIDEMARK_SPARK_MASTER)"),
-    ("Cannot find snapshot", LakehouseUnavailableError,
+    ("Cannot find snapshot", errors.LakehouseUnavailableError,
      "a snapshot that it reads was expired, or main was set back over it", _AGAIN),
-    ("NotFoundException: (Location does not exist|Failed to open input stream)", LakehouseError,
+    ("NotFoundException: (Location does not exist|Failed to open input stream)", errors.LakehouseError,
      "a file that the catalog names is not in the warehouse: ",
      "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"),
-    (_NO_CREDENTIALS, LakehouseError, "credentials of the warehouse are missing or have expired", _REFUSED_HINT),
-    (_FILE_LOCKED, LakehouseUnavailableError,
+    (_NO_CREDENTIALS, errors.LakehouseError, "credentials of the warehouse are missing or have expired", _REFUSED_HINT),
+    (_FILE_LOCKED, errors.LakehouseUnavailableError,
      "another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: ",
      "Nothing more was published; end that process, or wait until it ends; then load again"),
-    (_PASSING, LakehouseUnavailableError, "catalog or warehouse is out of reach: ", _AGAIN),
-    (_SHUT, LakehouseError, "the catalog cannot be opened: ", "Check TIDEMARK_CATALOG_URL"),
-    (f"{_CONFLICTS}|{_RACES}", LakehouseUnavailableError, "another writer was faster: ", _AGAIN),
+    (_PASSING, errors.LakehouseUnavailableError, "catalog or warehouse is out of reach: ", _AGAIN),
+    (_SHUT, errors.LakehouseError, "the catalog cannot be opened: ", "Check TIDEMARK_CATALOG_URL"),
+    (f"{_CONFLICTS}|{_RACES}", errors.LakehouseUnavailableError, "another writer was faster: ", _AGAIN),
 )  # fmt: skip
 """Pattern of a failure, our type, reason (after a colon comes the trace's informative line) and hint."""
 _WRITER = re.compile(r"\bat org\.apache\.(spark|iceberg\.aws\.s3|hadoop|iceberg|parquet)\.")
@@ -114,7 +107,7 @@ def is_unanswered(error: Exception) -> bool:
 def again(operation: Callable[[], _T]) -> _T:
     """Run a metadata operation, with retries after lost races and short outages of the catalog."""
     until = time.monotonic() + _PATIENCE_SECONDS
-    for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
+    for is_last in errors.tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             return operation()
         except FAILURES as error:
@@ -135,34 +128,38 @@ def lakehouse_failures(subject: str) -> Iterator[None]:
         raise ours from error
 
 
-def failure(subject: str, error: Exception) -> TidemarkError | None:
+def failure(subject: str, error: Exception) -> errors.TidemarkError | None:
     """Translate a failure into one of ours; None for an unknown one."""
     known = _known(str(error), error)
     return known and known[0](subject, *known[1:])
 
 
-def _known(text: str, error: Exception) -> tuple[type[TidemarkError], str, str] | None:
+def _known(text: str, error: Exception) -> tuple[type[errors.TidemarkError], str, str] | None:
     if full := next((mark for mark in _FULL if mark in text), None):
         writer = _WRITER.search(text.partition(full)[2])
         reason, cure = _FULL_HERE.get(writer[1] if writer else "", ("cannot be written", None))
         room = f"Make room, or {cure};" if cure else "Make room for the warehouse,"
-        return LakehouseError, f"{reason}: {full}", f"{room} then load again"
+        return errors.LakehouseError, f"{reason}: {full}", f"{room} then load again"
     if ahead := _AHEAD.search(text):
         at = f"{datetime.fromtimestamp(int(ahead[1]) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ahead[1] else "a time"
         reason = (
             f"its newest commit is of {at}, which lies ahead of this machine's clock, so that Iceberg refuses to commit"
         )
         hint = "where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
-        return LakehouseError, reason, f"Correct this clock; {hint}"
+        return errors.LakehouseError, reason, f"Correct this clock; {hint}"
     if lost := _DATA_FILE.search(text):
-        hint = f"Put it back, or bring its day back: {BRING_BACK}"
-        return LakehouseError, f"its data file {lost[1]} is gone from the warehouse", hint
+        hint = f"Put it back, or bring its day back: {errors.BRING_BACK}"
+        return errors.LakehouseError, f"its data file {lost[1]} is gone from the warehouse", hint
     for pattern, kind, reason, hint in _RULES:
         if re.search(pattern, text):
             return kind, reason + (first_line(error) if reason.endswith(": ") else ""), hint
     if refused := _REFUSED.search(text):
         said = scrubbed(refused[1].strip())[:300].rstrip(".")
-        return LakehouseError, f"the warehouse refused: {said if said != 'null' else refused[0].strip()}", _REFUSED_HINT
+        return (
+            errors.LakehouseError,
+            f"the warehouse refused: {said if said != 'null' else refused[0].strip()}",
+            _REFUSED_HINT,
+        )
     return None
 
 

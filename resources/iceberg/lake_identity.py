@@ -18,19 +18,7 @@ from pipeline_assets.domain.errors import NEWER_TIDEMARK, LakehouseError, Ledger
 from pipeline_assets.domain.places import is_below, is_rest_catalog, resolved
 from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.settings import Settings
-from resources.iceberg.catalog_at_rest import (
-    MetadataFile,
-    base_name,
-    content,
-    first_use,
-    follows,
-    half_published,
-    histories,
-    not_ahead,
-    publish_of,
-    read_metadata_files,
-    snapshot_of,
-)
+from resources.iceberg import catalog_at_rest
 from resources.iceberg.lake_objects import LakeObjects
 
 if TYPE_CHECKING:
@@ -238,7 +226,7 @@ def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -
     if any(map(tables.exists, ours)):
         return True
     for objects in (LakeObjects(tables.place(table)) for table in ours):
-        if (used := first_use(objects)) is not None:
+        if (used := catalog_at_rest.first_use(objects)) is not None:
             raise unknown_lake(settings, f"{objects.url}/{used}")
     return False
 
@@ -278,7 +266,9 @@ def attachable(tables: JavaTables, settings: Settings, ours: Sequence[Table]) ->
     never: set[str | None] = set()
     while True:
         candidates = [_attachable(tables, table, never, may_be_behind=may_be_behind) for table in ours]
-        if not (half := half_published({one.table.key: one.metadata for one in candidates if one.metadata})):
+        if not (
+            half := catalog_at_rest.half_published({one.table.key: one.metadata for one in candidates if one.metadata})
+        ):
             break
         never |= half
     if all(candidate.metadata_file is None for candidate in candidates):
@@ -314,7 +304,7 @@ def attach(tables: JavaTables, settings: Settings, candidates: Sequence[Attachab
 def _attachable(tables: JavaTables, table: Table, never: Collection[str | None], *, may_be_behind: bool) -> Attachable:
     place = tables.place(table)
     objects = LakeObjects(place)
-    by_table = histories(read_metadata_files(objects, objects.list()))
+    by_table = catalog_at_rest.histories(catalog_at_rest.read_metadata_files(objects, objects.list()))
     if len(by_table) > 1:
         named = "; ".join(
             f"{table_uuid}: {files[0].name}, {files[0].updated_at:%Y-%m-%d %H:%M:%S}, {files[0].commits} commits"
@@ -325,7 +315,7 @@ def _attachable(tables: JavaTables, table: Table, never: Collection[str | None],
     files = next(iter(by_table.values()), [])
     current = tables.load(table).operations().current() if tables.exists(table) else None
     known_at = None if current is None else str(current.metadataFileLocation())
-    timely = files if known_at is not None else not_ahead(files, datetime.now(UTC))
+    timely = files if known_at is not None else catalog_at_rest.not_ahead(files, datetime.now(UTC))
     newest = next(((file, whole) for file in timely if (whole := _whole(objects, file, never)) is not None), None)
     if newest is None:
         if known_at is not None:
@@ -338,25 +328,27 @@ def _attachable(tables: JavaTables, table: Table, never: Collection[str | None],
         reason = f"names files in {whole['location']}, and Iceberg's paths are absolute"
         hint = "Restore the warehouse where it was, and set TIDEMARK_WAREHOUSE_URL to that place"
         raise LakehouseError(path, reason, hint)
-    name, known = base_name(file.name), base_name(known_at or "")
-    if known not in ("", name) and not (may_be_behind and follows(objects, file.name, known)):
+    name, known = catalog_at_rest.base_name(file.name), catalog_at_rest.base_name(known_at or "")
+    if known not in ("", name) and not (may_be_behind and catalog_at_rest.follows(objects, file.name, known)):
         raise LakehouseError(
             tables.identifier(table),
             f"is known to the catalog at {known_at}, while the newest in the warehouse is {file.name}",
             "Where this catalog owns the lake, go on with it as it is; else attach to an empty one, which takes the newest and "
             "loses commits that it does not follow: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
         )
-    head, left_out = snapshot_of(whole), files.index(file)
+    head, left_out = catalog_at_rest.snapshot_of(whole), files.index(file)
     of_head = int(head["snapshot-id"]), int(head.get("summary", {}).get("total-records", 0))
     return Attachable(table, path, file.updated_at, *of_head, known_at, known == name, left_out, whole)
 
 
-def _whole(objects: LakeObjects, file: MetadataFile, never: Collection[str | None]) -> dict[str, Any] | None:
+def _whole(
+    objects: LakeObjects, file: catalog_at_rest.MetadataFile, never: Collection[str | None]
+) -> dict[str, Any] | None:
     """The parsed metadata; None for that of a failed commit: a truncated file, or one whose snapshot is gone."""
     with suppress(ValueError, KeyError, TypeError):
-        whole = content(objects, file.name)
-        head = snapshot_of(whole)
-        manifests = f"metadata/{base_name(str(head['manifest-list']))}"
-        if publish_of(head) not in never and objects.get(manifests, first_bytes=1) is not None:
+        whole = catalog_at_rest.content(objects, file.name)
+        head = catalog_at_rest.snapshot_of(whole)
+        manifests = f"metadata/{catalog_at_rest.base_name(str(head['manifest-list']))}"
+        if catalog_at_rest.publish_of(head) not in never and objects.get(manifests, first_bytes=1) is not None:
             return whole
     return None

@@ -18,13 +18,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore
 
-from pipeline_assets.domain.errors import (
-    LakehouseAccessError,
-    LakehouseError,
-    LakehouseUnavailableError,
-    LandingAccessError,
-    LandingUnavailableError,
-)
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.machine import sync
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
@@ -214,14 +208,16 @@ class LakeObjects:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             reason, hint = f"cannot be written: {error.strerror}", "Make room for the warehouse, then load again"
-            raise LakehouseError(f"{self.url}/{name}", reason, hint) from error
-        except LandingAccessError as error:
-            raise LakehouseAccessError(error.subject, error.reason.replace("landing", "warehouse", 1), _HINT) from error
-        except LandingUnavailableError as error:
+            raise errors.LakehouseError(f"{self.url}/{name}", reason, hint) from error
+        except errors.LandingAccessError as error:
+            raise errors.LakehouseAccessError(
+                error.subject, error.reason.replace("landing", "warehouse", 1), _HINT
+            ) from error
+        except errors.LandingUnavailableError as error:
             reason = error.reason.replace("landing", "warehouse", 1)
             if isinstance(error.__cause__, NotADirectoryError | FileExistsError):
-                raise LakehouseError(error.subject, reason, _HINT) from error
-            raise LakehouseUnavailableError(error.subject, reason, "Try again later") from error
+                raise errors.LakehouseError(error.subject, reason, _HINT) from error
+            raise errors.LakehouseUnavailableError(error.subject, reason, "Try again later") from error
 
 
 def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
@@ -252,4 +248,4 @@ def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = lambd
     if theirs is not None and not before - _APART <= theirs <= after + _APART:
         times = f"has the time {theirs:%Y-%m-%d %H:%M:%S} UTC, while this machine has {after:%Y-%m-%d %H:%M:%S}"
         reason = f"{times}, so the age of files is unknown, and nothing was touched"
-        raise LakehouseError(objects.url, reason, "Correct this machine's clock, then run maintenance again")
+        raise errors.LakehouseError(objects.url, reason, "Correct this machine's clock, then run maintenance again")

@@ -13,13 +13,8 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.deliveries import Oddity
-from pipeline_assets.domain.errors import (
-    LandingAccessError,
-    LandingUnavailableError,
-    TidemarkError,
-    UnreadableObjectError,
-)
 from pipeline_assets.domain.masking import scrubbed
 
 _ACCESS_HINT = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
@@ -39,7 +34,7 @@ def landing_errors(subject: str, *, is_object: bool = False, hint: str = _ACCESS
     except ValueError as error:
         if "get_credentials" not in str(error):
             raise
-        raise LandingAccessError(subject, "no AWS credentials were found", _ACCESS_HINT) from error
+        raise errors.LandingAccessError(subject, "no AWS credentials were found", _ACCESS_HINT) from error
 
 
 _REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
@@ -59,7 +54,7 @@ _OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EAC
                 errno.EIO, errno.ESTALE, errno.EBADMSG)  # fmt: skip
 
 
-def _failure(subject: str, error: Exception, hint: str, *, is_object: bool) -> TidemarkError:
+def _failure(subject: str, error: Exception, hint: str, *, is_object: bool) -> errors.TidemarkError:
     text = str(error).split("\n\nDebug source")[0]
     status = re.search(r"status code: (\d{3})", text)
     code = int(status[1]) if status else 0
@@ -76,10 +71,12 @@ def _failure(subject: str, error: Exception, hint: str, *, is_object: bool) -> T
     is_of_file = isinstance(error, OSError) and error.errno in _OF_THE_FILE
     is_of_object = code in (400, 403) or isinstance(error, PermissionDeniedError) or is_of_file
     if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
-        return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_HINT)
+        return errors.UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_HINT)
     if is_refused and not is_passing:
-        return LandingAccessError(subject, f"landing refused: {_short(text)}", hint)
-    return LandingUnavailableError(subject, f"landing is out of reach: {_short(text)}", "The next run tries again")
+        return errors.LandingAccessError(subject, f"landing refused: {_short(text)}", hint)
+    return errors.LandingUnavailableError(
+        subject, f"landing is out of reach: {_short(text)}", "The next run tries again"
+    )
 
 
 def _short(text: str) -> str:

@@ -13,15 +13,9 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
 
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.days import ALONE, MOST_STRAYS, ends_of
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, UnrecognizedObject
-from pipeline_assets.domain.errors import (
-    DiskFullError,
-    LandingAccessError,
-    ObjectMovedError,
-    SettingsError,
-    UnreadableObjectError,
-)
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
@@ -71,7 +65,7 @@ class LandingStore:
         if re.search(r"#(\{hour\}|[0-9]+)$", settings.marker_pattern):
             # Other users of the folder may use obstore, which keeps unfinished uploads under such names.
             reason = "ends in `#` and digits, which hides it from tools that list a folder"
-            raise SettingsError("TIDEMARK_MARKER_PATTERN", reason, "End it in a word")
+            raise errors.SettingsError("TIDEMARK_MARKER_PATTERN", reason, "End it in a word")
         return cls(Folder(folder.absolute()), keys)
 
     @property
@@ -154,7 +148,7 @@ class LandingStore:
                 return self._place.read(self._opened(), key, etag)
         except (PreconditionError, FileNotFoundError):
             reason = "was overwritten or deleted since it was listed"
-            raise ObjectMovedError(key, reason, "The next run lists it anew") from None
+            raise errors.ObjectMovedError(key, reason, "The next run lists it anew") from None
 
     def create(self, key: str, content: IO[bytes]) -> bool:
         """Create an object; False where the key exists; raises LandingAccessError, LandingUnavailableError, DiskFullError."""
@@ -163,7 +157,9 @@ class LandingStore:
                 return self._place.create(self._opened(), key, content)
         except OSError as error:
             reason = f"cannot be written: {error.strerror}"
-            raise DiskFullError(key, reason, f"Make room in {self.url}, then run the same command again") from error
+            raise errors.DiskFullError(
+                key, reason, f"Make room in {self.url}, then run the same command again"
+            ) from error
 
     def find(self, key: str) -> Listed | None:
         """Return the present version of an object, without following a link; None without any. Raises as `open` does."""
@@ -188,7 +184,7 @@ class LandingStore:
         try:
             with landing_errors(delivery.key, is_object=True):
                 self._place.read(self._opened(), delivery.key, delivery.etag, is_glance=True).close()
-        except (LandingAccessError, ObjectMovedError, PreconditionError, FileNotFoundError):
+        except (errors.LandingAccessError, errors.ObjectMovedError, PreconditionError, FileNotFoundError):
             return False
         return True
 
@@ -264,5 +260,5 @@ class LandingStore:
     def _is_folder_placeholder(self, key: str) -> bool:
         try:
             return self.find(key) is None
-        except UnreadableObjectError:
+        except errors.UnreadableObjectError:
             return False

@@ -11,15 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.golden import (
-    GoldenFault,
-    GoldenMeasure,
-    GoldenReading,
-    GoldenSource,
-    GoldenTotal,
-    golden_notice,
-    is_origin_between,
-)
+from pipeline_assets.domain import golden
 from pipeline_assets.domain.notices import Notice, NoticeKind, Place
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import PublicationRecord
@@ -253,7 +245,7 @@ class GoldenTotals(Part):
         first: date | None = None,
         last: date | None = None,
         tables: Collection[str] | None = None,
-    ) -> list[GoldenTotal]:
+    ) -> list[golden.GoldenTotal]:
         """Return the recorded totals of the days, in order of day; a missing bound means unbounded."""
         c = GOLDEN_TOTALS.c
         days = c.event_date.between(first or date.min, last or date.max)
@@ -261,17 +253,17 @@ class GoldenTotals(Part):
         query = query if tables is None else query.where(c.table_name.in_(tables))
         order = c.event_date, c.project_id, c.table_name, c.measure, c.source
         return [
-            GoldenTotal(
-                GoldenSource(row["source"]),
+            golden.GoldenTotal(
+                golden.GoldenSource(row["source"]),
                 Slice(row["event_date"], row["project_id"]),
-                GoldenMeasure(row["table_name"], row["measure"]),
+                golden.GoldenMeasure(row["table_name"], row["measure"]),
                 Decimal(row["value"]),
                 row["origin"] or "",
             )
             for row in self._maps(query.order_by(*order))
         ]
 
-    def replace(self, reading: GoldenReading) -> None:
+    def replace(self, reading: golden.GoldenReading) -> None:
         """Replace a source's totals and faults of the days in a reading: a missing file retracts nothing, an empty one does."""
         common = {"source": reading.source.value, "recorded_at": datetime.now(UTC).isoformat()}
         totals = [
@@ -287,8 +279,10 @@ class GoldenTotals(Part):
         with self._write() as connection:
             if reading.asked is not None:
                 known = connection.execute(sa.select(GOLDEN_FAULTS.c.id, GOLDEN_FAULTS.c.origin).where(of_faults))
-                is_query = reading.source is GoldenSource.QUERY
-                gone = [number for number, origin in known if is_query or is_origin_between(origin, *reading.asked)]
+                is_query = reading.source is golden.GoldenSource.QUERY
+                gone = [
+                    number for number, origin in known if is_query or golden.is_origin_between(origin, *reading.asked)
+                ]
                 for part in in_parts(gone):
                     connection.execute(GOLDEN_FAULTS.delete().where(GOLDEN_FAULTS.c.id.in_(part)))
                 if faults:
@@ -297,12 +291,12 @@ class GoldenTotals(Part):
                 connection.execute(GOLDEN_TOTALS.delete().where(of_totals, GOLDEN_TOTALS.c.event_date.in_(days)))
             upsert(connection, GOLDEN_TOTALS, totals)
 
-    def faults(self, sources: Collection[GoldenSource]) -> list[GoldenFault]:
+    def faults(self, sources: Collection[golden.GoldenSource]) -> list[golden.GoldenFault]:
         """Return the faults of the last reading of these sources, by source."""
         columns = (GOLDEN_FAULTS.c.origin, GOLDEN_FAULTS.c.reason, GOLDEN_FAULTS.c.fix)
         query = sa.select(*columns).where(GOLDEN_FAULTS.c.source.in_([source.value for source in sources]))
         rows = self._rows(query.order_by(GOLDEN_FAULTS.c.source, GOLDEN_FAULTS.c.id))
-        return [GoldenFault(origin, reason, fix or "") for origin, reason, fix in rows]
+        return [golden.GoldenFault(origin, reason, fix or "") for origin, reason, fix in rows]
 
     def record(
         self,
@@ -323,7 +317,7 @@ class GoldenTotals(Part):
                 NOTICES.c.project_id.in_(projects),
             )
             found = dict.fromkeys(sorted(last_told)) | dict(mismatches)
-            made = (golden_notice(place, why, last_told.get(place), now, run_id) for place, why in found.items())
+            made = (golden.golden_notice(place, why, last_told.get(place), now, run_id) for place, why in found.items())
             notices = [notice for notice in made if notice is not None]
             for notice in notices:
                 write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})

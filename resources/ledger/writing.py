@@ -19,6 +19,7 @@ from pipeline_assets.domain.records import THIS_LOAD, BatchDay, BatchRecord, Hea
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
+from resources.ledger import schema
 from resources.ledger.changes import (
     Changes,
     decided_since,
@@ -31,24 +32,6 @@ from resources.ledger.changes import (
 from resources.ledger.engine import insert_into, upsert
 from resources.ledger.outbox import last_notices, write_notice
 from resources.ledger.queries import OF_BATCH, OF_EVENTS, OF_TABLE, conditions, head, rows_of
-from resources.ledger.schema import (
-    BATCH_DAYS,
-    BATCHES,
-    CUTS,
-    DELIVERIES,
-    EXCLUSIONS,
-    HEADS,
-    NOTICES,
-    PUBLICATIONS,
-    RUNS,
-    SLICES,
-    batch_day_row,
-    columns_of,
-    head_of,
-    is_key,
-    rejection_json,
-    row_of,
-)
 
 
 class ChangeNotices:
@@ -59,13 +42,15 @@ class ChangeNotices:
         days = {(one.table, one.key.event_date) for one in changes.slices}
         days |= {(one.table, one.key.event_date) for one in changes.publications}
         self._slices: dict[Place, SliceRecord] = {}
-        rows = rows_of(connection, SLICES, OF_TABLE, days, "project_id", "verdict", "reason", "is_final", "figures")
+        rows = rows_of(
+            connection, schema.SLICES, OF_TABLE, days, "project_id", "verdict", "reason", "is_final", "figures"
+        )
         for table, day, project, verdict, reason, is_final, figures in rows:
             self._slices[table, Slice(day, project)] = SliceRecord(
                 table, Slice(day, project), Verdict(verdict), reason, is_final=bool(is_final), figures=figures or {}
             )
         batches = {(one.key.source.value, one.key.project_id, one.key.arrival_date) for one in changes.batches}
-        rows = rows_of(connection, BATCHES, OF_BATCH, batches, "verdict", "reason")
+        rows = rows_of(connection, schema.BATCHES, OF_BATCH, batches, "verdict", "reason")
         self._batches = {
             (batch := BatchKey(Source(source), project, day)): BatchRecord(batch, BatchVerdict(verdict), reason)
             for source, project, day, verdict, reason in rows
@@ -93,7 +78,7 @@ class ChangeNotices:
         chosen = {(one.table, one.key) for one in changed if one.cause.kind is not CauseKind.UNDELETED}
         since = dict.fromkeys(chosen - held, "")
         days = {(table, key.event_date) for table, key in since}
-        rows = rows_of(self._connection, PUBLICATIONS, OF_TABLE, days, "project_id", "published_at")
+        rows = rows_of(self._connection, schema.PUBLICATIONS, OF_TABLE, days, "project_id", "published_at")
         for table, day, project, at in rows:
             if (place := (table, Slice(day, project))) in since:
                 since[place] = max(since[place], at or "")
@@ -115,13 +100,13 @@ class ChangeNotices:
         for one in slices:
             if one.table not in SOURCE_OF_TABLE:
                 place = one.table, one.key
-                refused = rejection_json(one.rejection) if one.verdict is Verdict.REFUSED else None
+                refused = schema.rejection_json(one.rejection) if one.verdict is Verdict.REFUSED else None
                 judged[place] = one, self._slices.get(place), json.dumps(refused, sort_keys=True) if refused else ""
         for batch in batches:
             place = RAW_TABLES[batch.key.source].key, Slice(batch.key.arrival_date, batch.key.project_id)
             judged[place] = batch, self._batches.get(batch.key), batch.input_state or ""
         last: dict[Place, Notice] = {}
-        for is_day in conditions(NOTICES, OF_TABLE, {(table, key.event_date) for table, key in judged}):
+        for is_day in conditions(schema.NOTICES, OF_TABLE, {(table, key.event_date) for table, key in judged}):
             last |= last_notices(self._connection, (NoticeKind.REFUSAL, NoticeKind.REFUSAL_END), *is_day)
         for place, (record, before, inputs) in judged.items():
             at, run_id = self._stamp["recorded_at"], self._stamp["run_id"]
@@ -135,11 +120,15 @@ def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[P
     earliest = min(since.values(), default="")
     days = {(source.value, key.project_id, key.event_date) for source in Source for _, key in since}
     batches: dict[tuple[str, str, date], list[Slice]] = defaultdict(list)
-    for source, project, day, arrival in rows_of(connection, BATCH_DAYS, OF_EVENTS, days, "arrival_date"):
+    for source, project, day, arrival in rows_of(connection, schema.BATCH_DAYS, OF_EVENTS, days, "arrival_date"):
         batches[source, project, arrival].append(Slice(day, project))
     found: dict[tuple[str, Slice], set[tuple[str, str]]] = defaultdict(set)
-    for table, at in ((DELIVERIES, "recorded_at"), (EXCLUSIONS, "excluded_at"), (EXCLUSIONS, "lifted_at")):
-        where = (table.c[at] > earliest, *([DELIVERIES.c.is_accepted] if table is DELIVERIES else []))
+    for table, at in (
+        (schema.DELIVERIES, "recorded_at"),
+        (schema.EXCLUSIONS, "excluded_at"),
+        (schema.EXCLUSIONS, "lifted_at"),
+    ):
+        where = (table.c[at] > earliest, *([schema.DELIVERIES.c.is_accepted] if table is schema.DELIVERIES else []))
         for *batch, object_key, moment in rows_of(connection, table, OF_BATCH, batches, "object_key", at, where=where):
             for key in batches[tuple(batch)]:
                 found[table.name, key].add((object_key, moment))
@@ -147,7 +136,7 @@ def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[P
     def later(table: sa.Table, place: Place) -> list[str]:
         return sorted({name for name, moment in found[table.name, place[1]] if moment > since[place]})
 
-    return {place: (later(DELIVERIES, place), later(EXCLUSIONS, place)) for place in since}
+    return {place: (later(schema.DELIVERIES, place), later(schema.EXCLUSIONS, place)) for place in since}
 
 
 class LedgerWriting:
@@ -172,28 +161,32 @@ class LedgerWriting:
         for forgotten, is_accepted in ((changes.forgotten_deliveries, True), (changes.forgotten_refusals, False)):
             for batch, object_key in forgotten:
                 known = {"source": batch.source.value, "object_key": object_key, "is_accepted": is_accepted}
-                connection.execute(DELIVERIES.delete().filter_by(**known))
+                connection.execute(schema.DELIVERIES.delete().filter_by(**known))
         # The same bytes are no new delivery: they keep their run and moment.
         stamps = [stamp if delivery.recorded_at == THIS_LOAD else {} for delivery in changes.deliveries]
-        upsert(connection, DELIVERIES, [row_of(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)])
-        upsert(connection, BATCHES, [row_of(batch) | stamp for batch in batches])
+        upsert(
+            connection,
+            schema.DELIVERIES,
+            [schema.row_of(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)],
+        )
+        upsert(connection, schema.BATCHES, [schema.row_of(batch) | stamp for batch in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(batch, days)
         unmoved = unmoved_slices(connection, changes.slices)
         if is_strict:
             require_none_moved(connection, changes, unmoved)
-        upsert(connection, SLICES, [row_of(record, "read_hash") | stamp for record in unmoved])
+        upsert(connection, schema.SLICES, [schema.row_of(record, "read_hash") | stamp for record in unmoved])
         rewritten = set()
         for (table, key), (before, after) in changes.rewritten.items():
-            names_former = is_key(SLICES, key, table_name=table, file_hash=before)
-            if connection.execute(SLICES.update().where(names_former).values(file_hash=after)).rowcount:
+            names_former = schema.is_key(schema.SLICES, key, table_name=table, file_hash=before)
+            if connection.execute(schema.SLICES.update().where(names_former).values(file_hash=after)).rowcount:
                 rewritten.add((table, key))
         if is_strict:
             require_rewritten(connection, changes, rewritten)
         notices.write(unmoved, batches)
         for one in changes.publications:
-            row = row_of(replace(one, published_at=one.published_at or self._now), "number")
-            once = insert_into(connection, PUBLICATIONS).on_conflict_do_nothing()
+            row = schema.row_of(replace(one, published_at=one.published_at or self._now), "number")
+            once = insert_into(connection, schema.PUBLICATIONS).on_conflict_do_nothing()
             connection.execute(once, row | {"was_final": notices.was_final(one)})
         if changes.head is not None:
             left = {record.key for record in changes.slices} - {record.key for record in unmoved}
@@ -202,30 +195,32 @@ class LedgerWriting:
 
     def record_cut(self, run_id: str, published: Mapping[str, int]) -> dict[str, int]:
         """Record and return table -> snapshot of all tables that belong together; `published` wins over recorded heads."""
-        rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id))
-        heads = {name: head_of(int(number)) for name, number in rows}
-        former = self._connection.execute(sa.select(CUTS.c.snapshots).order_by(CUTS.c.number.desc()).limit(1)).scalar()
+        rows = self._connection.execute(sa.select(schema.HEADS.c.table_name, schema.HEADS.c.snapshot_id))
+        heads = {name: schema.head_of(int(number)) for name, number in rows}
+        former = self._connection.execute(
+            sa.select(schema.CUTS.c.snapshots).order_by(schema.CUTS.c.number.desc()).limit(1)
+        ).scalar()
         doubted = {name: head.snapshot_id for name, head in heads.items() if not head.is_trusted}
         trusted = {name: head.snapshot_id for name, head in heads.items() if head.is_trusted}
         found = {**doubted, **{name: int(number) for name, number in (former or {}).items()}, **trusted, **published}
         snapshots = {name: str(found[name]) for name in sorted(found)}
         if snapshots != former:
             row = {"run_id": run_id, "published_at": self._now, "snapshots": snapshots}
-            self._connection.execute(CUTS.insert(), row)
+            self._connection.execute(schema.CUTS.insert(), row)
         return found
 
     def record_run(self, run_id: str, values: Mapping[str, Any]) -> None:
         """Write or complete the row of a run."""
-        upsert(self._connection, RUNS, [{"run_id": run_id, **values}])
+        upsert(self._connection, schema.RUNS, [{"run_id": run_id, **values}])
 
     def _replace_batch_days(self, batch: BatchKey, days: Mapping[date, BatchDay]) -> None:
-        is_batch, c = is_key(BATCH_DAYS, batch), BATCH_DAYS.c
+        is_batch, c = schema.is_key(schema.BATCH_DAYS, batch), schema.BATCH_DAYS.c
         rows = self._connection.execute(sa.select(c.event_date, c.digest, c.lateness).where(is_batch))
         known = {(day, digest): lateness for day, digest, lateness in rows}
-        self._connection.execute(BATCH_DAYS.delete().where(is_batch))
+        self._connection.execute(schema.BATCH_DAYS.delete().where(is_batch))
         if days:
-            new = [columns_of(batch) | batch_day_row(day, part, known) for day, part in days.items()]
-            self._connection.execute(BATCH_DAYS.insert(), new)
+            new = [schema.columns_of(batch) | schema.batch_day_row(day, part, known) for day, part in days.items()]
+            self._connection.execute(schema.BATCH_DAYS.insert(), new)
 
     def _move_head(self, table: str, snapshot_id: int, follows: int | None, *, is_whole: bool) -> None:
         """Move a head from the snapshot the ledger agrees with; else it is doubted, and the next run compares."""
@@ -234,4 +229,4 @@ class LedgerWriting:
         if is_whole and (follows is None or known in (Head(follows), Head(snapshot_id))):
             number = snapshot_id
         if number is not None:
-            upsert(self._connection, HEADS, [{"table_name": table, "snapshot_id": number}])
+            upsert(self._connection, schema.HEADS, [{"table_name": table, "snapshot_id": number}])

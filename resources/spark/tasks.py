@@ -8,16 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import TidemarkError, error_in
-from pipeline_assets.domain.machine import (
-    FILE_COST_BYTES,
-    MOST_ITEMS,
-    MOST_READ_BYTES,
-    NewBytes,
-    TooLargeHereError,
-    here,
-    is_on_this_machine,
-)
 from pipeline_assets.domain.skew import balanced
 
 if TYPE_CHECKING:
@@ -41,7 +33,7 @@ class Tasks:
 
     session: Callable[[], SparkSession]
     settings: Settings
-    new_bytes: NewBytes
+    new_bytes: machine.NewBytes
 
     @property
     def parallelism(self) -> int:
@@ -63,8 +55,8 @@ class Tasks:
 
     def are_here(self, read_bytes: int) -> bool:
         """Whether a step that reads so many bytes of columns of existing files runs in this process."""
-        most = self.settings.local_bytes if is_on_this_machine(self.settings.spark_master) else 0
-        return most > 0 and self.new_bytes.count <= most and read_bytes <= MOST_READ_BYTES
+        most = self.settings.local_bytes if machine.is_on_this_machine(self.settings.spark_master) else 0
+        return most > 0 and self.new_bytes.count <= most and read_bytes <= machine.MOST_READ_BYTES
 
     def run(
         self, function: Callable[[Sequence[Item]], Result], groups: Sequence[Sequence[Item]], *, read_bytes: int
@@ -72,15 +64,15 @@ class Tasks:
         """Return each group's result, in order; raises a task's TidemarkError; `read_bytes`: of existing files' columns."""
         if not groups:
             return []
-        if sum(map(len, groups)) <= MOST_ITEMS and self.are_here(read_bytes):
+        if sum(map(len, groups)) <= machine.MOST_ITEMS and self.are_here(read_bytes):
             try:
-                with here():
+                with machine.here():
                     return [function(group) for group in groups]
-            except TooLargeHereError:
+            except machine.TooLargeHereError:
                 # The function discarded its own files; those of earlier groups stay unnamed, as after any failure.
                 pass
         with naming_what_workers_met():
-            cost = read_bytes + self.new_bytes.count + sum(map(len, groups)) * FILE_COST_BYTES
+            cost = read_bytes + self.new_bytes.count + sum(map(len, groups)) * machine.FILE_COST_BYTES
             tasks = min(len(groups), 1 + cost // _LEAST_TASK_BYTES)
             placed = self.session().sparkContext.parallelize(list(groups), tasks)
             return list(placed.map(lambda group: _told(partial(function, group))).collect())
