@@ -61,26 +61,20 @@ class _PassingError(Exception):
     asked_seconds: float | None = None
 
 
-def _failure_of(
-    subject: str, project_id: str, response: httpx.Response, body: str
-) -> errors.TidemarkError | _PassingError:
+def _failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> Exception:
     status = response.status_code
     said, told = f"the vendor answered {status} {response.reason_phrase}".rstrip(), _told(body)
     if told:
         is_page = "html" in response.headers.get("content-type", "")
         said = f"{said} ({'a page: ' if is_page else ''}{told})"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        names = " and ".join(_key_variables(project_id))
-        hint = (
-            f"Check {names}: API key and secret key of this very project; in the EU set TIDEMARK_EXPORT_API_URL={_EU}"
-        )
+        keys = f"{' and '.join(_key_variables(project_id))}: API key and secret key of this very project"
+        hint = f"Check {keys}; in the EU set TIDEMARK_EXPORT_API_URL={_EU}"
         return errors.ExportAccessError(subject, f"{said}: it does not take the project's keys", hint)
     if status in (HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.BAD_REQUEST):
         return _refused(subject, said if _words(body) else f"{said} without a word of why")
-    if (
-        status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-        or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    ):
+    is_busy = status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+    if is_busy or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _PassingError(said, asked_seconds(response))
     if 300 <= status < 400:
         place = shown_url(response.headers.get("location", ""))[:_WORDS]
@@ -93,9 +87,8 @@ def _require_archive(subject: str, response: httpx.Response, beginning: bytes) -
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     text = _told(beginning[:2000].decode("utf-8", "replace"))
     if kind.startswith("text/html") or beginning.lstrip()[:1] == b"<":
-        raise errors.ExportAnswerError(
-            subject, f"a page answered instead of the Export API ({text or kind})", _CURE_OF_URL
-        )
+        reason = f"a page answered instead of the Export API ({text or kind})"
+        raise errors.ExportAnswerError(subject, reason, _CURE_OF_URL)
     if beginning.startswith(_ZIP):
         return
     if kind.startswith("text/") or kind == "application/json":
@@ -170,9 +163,9 @@ class ExportApi:
         Raises ExportAccessError and SettingsError (keys), ExportRefusedError (a shorter range may do), ExportAnswerError
         (another server), ExportContentError (no archive), ExportUnavailableError (beyond the retries), DiskFullError.
         """
-        keys, subject = export_keys(project_id), f"export of {project_id}, {hours}"
+        subject = f"export of {project_id}, {hours}"
         with closing(a_spool_on_disk()) as file:
-            yield self._retried(subject, partial(self._once, subject, project_id, keys, hours, file, received))
+            yield self._retried(subject, partial(self._once, subject, project_id, hours, file, received))
 
     def _retried(self, subject: str, ask: Callable[[], Download]) -> Download:
         for attempt in range(1, self._backoff.attempts + 1):
@@ -194,13 +187,7 @@ class ExportApi:
         raise AssertionError("at least one attempt returns or raises")
 
     def _once(
-        self,
-        subject: str,
-        project_id: str,
-        keys: tuple[str, str],
-        hours: HourRange,
-        file: IO[bytes],
-        received: Callable[[int], None],
+        self, subject: str, project_id: str, hours: HourRange, file: IO[bytes], received: Callable[[int], None]
     ) -> Download:
         file.seek(0)
         file.truncate()
@@ -208,7 +195,7 @@ class ExportApi:
         try:
             with (
                 guarded_client(self.url, self._timeout) as client,
-                client.stream("GET", self.url, params=span, auth=keys) as response,
+                client.stream("GET", self.url, params=span, auth=export_keys(project_id)) as response,
             ):
                 if response.status_code == HTTPStatus.NOT_FOUND:
                     self._require_vendor(subject, client, span)

@@ -89,10 +89,8 @@ class Outbox(Part):
                 insert = insert_into(connection, RECEIVERS)
                 seen = {name: insert.excluded[name] for name in ("place", "seen_at")}
                 common = {"seen_at": now.isoformat(), "sent_number": last, "failures": 0}
-                connection.execute(
-                    insert.on_conflict_do_update(index_elements=["id"], set_=seen),
-                    [{"id": name, "place": places[name], **common} for name in due],
-                )
+                rows = [{"id": name, "place": places[name], **common} for name in due]
+                connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=seen), rows)
             known = self.receivers()
         return {name: receiver for name, receiver in known.items() if name in places}
 
@@ -117,12 +115,8 @@ class Outbox(Part):
         self, receiver_id: str, error: str, retry_at: datetime | None, refused_body: str | None = None
     ) -> int:
         """Record a failed attempt; returns how often it refused `refused_body` for good in a row."""
-        values: dict[str, Any] = {
-            "failures": RECEIVERS.c.failures + 1,
-            "failed_at": datetime.now(UTC).isoformat(),
-            "error": recordable(error),
-            "retry_at": None if retry_at is None else retry_at.isoformat(),
-        }
+        values: dict[str, Any] = {"failures": RECEIVERS.c.failures + 1, "failed_at": datetime.now(UTC).isoformat()}
+        values |= {"error": recordable(error), "retry_at": None if retry_at is None else retry_at.isoformat()}
         if refused_body is not None:
             again = sa.func.coalesce(RECEIVERS.c.refusals, 0) + 1
             refusals = sa.case((RECEIVERS.c.refused_body == refused_body, again), else_=1)
@@ -157,16 +151,11 @@ class Outbox(Part):
         cutoff = before.astimezone(UTC).isoformat()
         is_gone = sa.and_(RECEIVERS.c.id.not_in(receivers), RECEIVERS.c.seen_at < cutoff)
         waited_for = sa.select(sa.func.min(RECEIVERS.c.sent_number)).where(sa.not_(is_gone)).scalar_subquery()
-        is_set_aside = sa.exists().where(
-            NOTICES.c.number.between(SET_ASIDE.c.first_number, SET_ASIDE.c.last_number),
-            SET_ASIDE.c.receiver_id.not_in(sa.select(RECEIVERS.c.id).where(is_gone)),
-        )
-        is_old = sa.and_(
-            NOTICES.c.kind == NoticeKind.CHANGE.value,
-            NOTICES.c.recorded_at < cutoff,
-            NOTICES.c.number <= sa.func.coalesce(waited_for, NOTICES.c.number),
-            sa.not_(is_set_aside),
-        )
+        c, gone = NOTICES.c, sa.select(RECEIVERS.c.id).where(is_gone)
+        is_aside = c.number.between(SET_ASIDE.c.first_number, SET_ASIDE.c.last_number)
+        is_wanted = sa.exists().where(is_aside, SET_ASIDE.c.receiver_id.not_in(gone))
+        is_sent = c.number <= sa.func.coalesce(waited_for, c.number)
+        is_old = sa.and_(c.kind == NoticeKind.CHANGE.value, c.recorded_at < cutoff, is_sent, sa.not_(is_wanted))
         if is_dry_run:
             return int(self._value(sa.select(sa.func.count()).where(is_old)))
         with self._write() as connection:
@@ -309,13 +298,9 @@ class GoldenTotals(Part):
         """Write and return notices for days that began or ceased to differ, in one transaction; no totals count as agreeing."""
         now = datetime.now(UTC).isoformat()
         with self._write() as connection:
-            last_told = last_notices(
-                connection,
-                (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT),
-                NOTICES.c.table_name.in_([table.key for table in DERIVED]),
-                NOTICES.c.event_date.between(first, last),
-                NOTICES.c.project_id.in_(projects),
-            )
+            c, kinds = NOTICES.c, (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT)
+            are_of = (c.table_name.in_([table.key for table in DERIVED]), c.project_id.in_(projects))
+            last_told = last_notices(connection, kinds, *are_of, c.event_date.between(first, last))
             found = dict.fromkeys(sorted(last_told)) | dict(mismatches)
             made = (golden.golden_notice(place, why, last_told.get(place), now, run_id) for place, why in found.items())
             notices = [notice for notice in made if notice is not None]

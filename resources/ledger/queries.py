@@ -68,12 +68,11 @@ class Queries(Part):
         found: dict[str, list[date]] = {}
         sources = [source] if source is not None else list(Source)
         for part in in_parts(sorted(bounds.items()), width=2):
-            places = sa.union_all(
-                *(
-                    sa.select(sa.literal(project).label("project_id"), sa.literal(day, sa.Date).label("bound"))
-                    for project, day in part
-                )
-            ).subquery("places")
+            rows = (
+                sa.select(sa.literal(project).label("project_id"), sa.literal(day, sa.Date).label("bound"))
+                for project, day in part
+            )
+            places = sa.union_all(*rows).subquery("places")
             days = [_nearest_day(kept, of, places, is_before) for kept in (DELIVERIES, BATCHES) for of in sources]
             for project, *nearest in self._rows(sa.select(places.c.project_id, *days)):
                 found[project] = [day for day in nearest if day is not None]
@@ -127,9 +126,8 @@ class Queries(Part):
         """Return the recorded slices of any of these tables, of days in the range."""
         c = SLICES.c
         is_wanted = (c.table_name.in_(tables), c.project_id.in_(projects), c.event_date.between(first, last))
-        return {
-            Slice(day, project) for day, project in self._rows(sa.select(c.event_date, c.project_id).where(*is_wanted))
-        }
+        rows = self._rows(sa.select(c.event_date, c.project_id).where(*is_wanted))
+        return {Slice(day, project) for day, project in rows}
 
     def event_days(self, tables: Collection[str]) -> list[date]:
         """Return the recorded days of any of these tables, ascending."""
