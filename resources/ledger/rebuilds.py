@@ -160,9 +160,8 @@ def _open_like(connection: Connection, asked: RebuildRecord) -> RebuildRecord | 
 
 
 def _taken(rebuild: RebuildRecord) -> TakenOverError:
-    return TakenOverError(
-        f"rebuild {rebuild.number}", "another run works on it by now", "See how far it is: tidemark rebuild show"
-    )
+    hint = "See how far it is: tidemark rebuild show"
+    return TakenOverError(f"rebuild {rebuild.number}", "another run works on it by now", hint)
 
 
 def _update(rebuild: RebuildRecord) -> sa.Update:
@@ -176,10 +175,9 @@ def _rebuilds(connection: Connection, *where: sa.ColumnElement[bool]) -> list[Re
 
 def _slices(connection: Connection, rebuild: RebuildRecord) -> list[RebuiltSlice]:
     query = sa.select(REBUILT_SLICES).where(REBUILT_SLICES.c.rebuild == rebuild.number)
-    return [
-        record_of(RebuiltSlice, row, record=record_of(SliceRecord, row, read_hash=row["file_hash"]))
-        for row in connection.execute(query).mappings()
-    ]
+    rows = connection.execute(query).mappings().all()
+    records = [record_of(SliceRecord, row, read_hash=row["file_hash"]) for row in rows]
+    return [record_of(RebuiltSlice, row, record=one) for row, one in zip(rows, records, strict=True)]
 
 
 def _now() -> str:
@@ -221,10 +219,9 @@ class Recoveries(Part):
     def open(self, projects: Sequence[str]) -> list[OpenClaim]:
         """Return open claims by project and hour; a recovery that died after writing its marker leaves one too."""
         c = RECOVERIES.c
-        query = sa.select(c.project_id, c.arrival_date, c.hour, c.begun_at).order_by(
-            c.project_id, c.arrival_date, c.hour
-        )
-        rows = self._rows(query.where(c.project_id.in_(projects), c.ended_at.is_(None)))
+        of_hour = (c.project_id, c.arrival_date, c.hour)
+        query = sa.select(*of_hour, c.begun_at).where(c.project_id.in_(projects), c.ended_at.is_(None))
+        rows = self._rows(query.order_by(*of_hour))
         return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
 
     def brought(self, project_id: str, first: date, last: date, since: str) -> dict[str, int]:
@@ -232,11 +229,8 @@ class Recoveries(Part):
         c, d = RECOVERIES.c, DELIVERIES.c
         query = sa.select(c.brought).where(c.project_id == project_id, c.arrival_date.between(first, last))
         within = arrived_within(DELIVERIES, Source.BACKFILL, [project_id], first, last)
-        known = (
-            sa.select(d.object_key)
-            .outerjoin(RUNS, RUNS.c.run_id == d.run_id)
-            .where(*within, d.is_accepted, sa.func.coalesce(RUNS.c.started_at, "") <= since)
-        )
+        known = sa.select(d.object_key).outerjoin(RUNS, RUNS.c.run_id == d.run_id)
+        known = known.where(*within, d.is_accepted, sa.func.coalesce(RUNS.c.started_at, "") <= since)
         written = {key: size for (found,) in self._rows(query) for key, size in (found or {}).items()}
         before = {key for (key,) in self._rows(known)} if written else set()
         return {key: size for key, size in written.items() if key not in before}
@@ -251,9 +245,8 @@ class Recoveries(Part):
         now, c = datetime.now(UTC), RECOVERIES.c
         begun, ended = ((now - longest).isoformat() for longest in (_LONGEST_HOUR, _LONGEST_LISTING))
         counts = sa.or_(sa.and_(c.ended_at.is_(None), c.begun_at > begun), c.ended_at > ended)
-        query = sa.select(c.project_id, c.arrival_date, c.hour, c.ended_at).where(
-            c.project_id.in_(projects), c.arrival_date.between(first, last), counts
-        )
+        query = sa.select(c.project_id, c.arrival_date, c.hour, c.ended_at)
+        query = query.where(c.project_id.in_(projects), c.arrival_date.between(first, last), counts)
         found: dict[BatchKey, dict[int, bool]] = {}
         for project, day, hour, ended_at in self._rows(query):
             found.setdefault(BatchKey(Source.BACKFILL, project, day), {})[hour] = ended_at is None

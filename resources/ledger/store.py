@@ -248,14 +248,12 @@ class PendingLedger(Ledger):
     ) -> dict[Slice, SliceRecord]:
         """As `Ledger.slices`, with the pending changes applied."""
         wanted = None if days is None else set(days)
-        own = {
-            key: record
-            for (of, key), record in self._slices.items()
-            if of == table
-            and (projects is None or key.project_id in projects)
-            and (wanted is None or key.event_date in wanted)
-        }
-        return super().slices(table, projects, wanted) | own
+        found = super().slices(table, projects, wanted)
+        for (of, key), record in self._slices.items():
+            is_of = of == table and (projects is None or key.project_id in projects)
+            if is_of and (wanted is None or key.event_date in wanted):
+                found[key] = record
+        return found
 
     def first_day(self, table: str) -> date | None:
         """As `Ledger.first_day`, with the pending changes applied."""

@@ -42,13 +42,11 @@ class ChangeNotices:
         days = {(one.table, one.key.event_date) for one in changes.slices}
         days |= {(one.table, one.key.event_date) for one in changes.publications}
         self._slices: dict[Place, SliceRecord] = {}
-        rows = rows_of(
-            connection, schema.SLICES, OF_TABLE, days, "project_id", "verdict", "reason", "is_final", "figures"
-        )
-        for table, day, project, verdict, reason, is_final, figures in rows:
-            self._slices[table, Slice(day, project)] = SliceRecord(
-                table, Slice(day, project), Verdict(verdict), reason, is_final=bool(is_final), figures=figures or {}
-            )
+        names = ("project_id", "verdict", "reason", "is_final", "figures")
+        for table, day, project, verdict, reason, *known in rows_of(connection, schema.SLICES, OF_TABLE, days, *names):
+            key, (is_final, figures) = Slice(day, project), known
+            record = SliceRecord(table, key, Verdict(verdict), reason, is_final=bool(is_final), figures=figures or {})
+            self._slices[table, key] = record
         batches = {(one.key.source.value, one.key.project_id, one.key.arrival_date) for one in changes.batches}
         rows = rows_of(connection, schema.BATCHES, OF_BATCH, batches, "verdict", "reason")
         self._batches = {
@@ -85,15 +83,10 @@ class ChangeNotices:
         arrivals = arrivals_since(self._connection, since)
         for one in changed:
             place = one.table, one.key
-            after, before = records.get(place), self._slices.get(place)
-            yield change_notice(
-                one,
-                after.figures if after is not None else one.figures or {},
-                before.figures if before is not None else {},
-                measures_of(one.table),
-                arrivals.get(place, ((), ())),
-                self._stamp["recorded_at"],
-            )
+            after = records[place].figures if place in records else one.figures or {}
+            before = self._slices[place].figures if place in self._slices else {}
+            arrived, at = arrivals.get(place, ((), ())), self._stamp["recorded_at"]
+            yield change_notice(one, after, before, measures_of(one.table), arrived, at)
 
     def _refused(self, slices: Sequence[SliceRecord], batches: Sequence[BatchRecord]) -> Iterator[Notice]:
         judged: dict[Place, tuple[Judged, Judged | None, str]] = {}
@@ -123,11 +116,8 @@ def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[P
     for source, project, day, arrival in rows_of(connection, schema.BATCH_DAYS, OF_EVENTS, days, "arrival_date"):
         batches[source, project, arrival].append(Slice(day, project))
     found: dict[tuple[str, Slice], set[tuple[str, str]]] = defaultdict(set)
-    for table, at in (
-        (schema.DELIVERIES, "recorded_at"),
-        (schema.EXCLUSIONS, "excluded_at"),
-        (schema.EXCLUSIONS, "lifted_at"),
-    ):
+    for at in ("recorded_at", "excluded_at", "lifted_at"):
+        table = schema.DELIVERIES if at == "recorded_at" else schema.EXCLUSIONS
         where = (table.c[at] > earliest, *([schema.DELIVERIES.c.is_accepted] if table is schema.DELIVERIES else []))
         for *batch, object_key, moment in rows_of(connection, table, OF_BATCH, batches, "object_key", at, where=where):
             for key in batches[tuple(batch)]:
@@ -163,12 +153,8 @@ class LedgerWriting:
                 known = {"source": batch.source.value, "object_key": object_key, "is_accepted": is_accepted}
                 connection.execute(schema.DELIVERIES.delete().filter_by(**known))
         # The same bytes are no new delivery: they keep their run and moment.
-        stamps = [stamp if delivery.recorded_at == THIS_LOAD else {} for delivery in changes.deliveries]
-        upsert(
-            connection,
-            schema.DELIVERIES,
-            [schema.row_of(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)],
-        )
+        rows = [schema.row_of(one) | (stamp if one.recorded_at == THIS_LOAD else {}) for one in changes.deliveries]
+        upsert(connection, schema.DELIVERIES, rows)
         upsert(connection, schema.BATCHES, [schema.row_of(batch) | stamp for batch in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(batch, days)
