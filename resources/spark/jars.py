@@ -294,17 +294,11 @@ def make_archive(jars_dir: Path) -> Path:
 
 def _deliver(folder: Path) -> None:
     folder.mkdir(parents=True)
+    same = {"event_time": f"{_DAY} 10:00:00.000000", "server_upload_time": f"{_DAY} 10:01:00.000000"}
+    same |= {"device_id": "d", "event_type": "play"}
+    bought: dict[str, object] = {"event_properties": {"revenue": 1.5, "currency": "EUR"}}
     lines = [
-        {
-            "event_time": f"{_DAY} 10:00:0{at % 10}.000000",
-            "server_upload_time": f"{_DAY} 10:01:00.000000",
-            "uuid": f"u{at}",
-            "$insert_id": f"i{at % 10}",
-            "device_id": "d",
-            "amplitude_id": at,
-            "event_type": "play",
-            "event_properties": {"revenue": 1.5, "currency": "EUR"} if at % 2 else {},
-        }
+        {**same, "uuid": f"u{at}", "$insert_id": f"i{at % 10}", "amplitude_id": at} | (bought if at % 2 else {})
         for at in range(12)
     ]
     body = "".join(f"{json.dumps(line)}\n" for line in lines)
