@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.contenders import OurLoad
 from benchmarks.measure import run_and_watch
 from benchmarks.workload import KEPT, PROJECT
-from pipeline_assets.domain.days import chunks
+from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain, require_done
@@ -98,11 +98,11 @@ def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
 
 
 def _pass(contender: OurLoad, name: str, days: Sequence[date]) -> dict[str, Any]:
-    """Load all days in chunks, one run of the job each."""
+    """Load all days in stretches, one run of the job each."""
     with closing(Ledger(contender.settings.ledger_database_url)) as ledger:
         known = max((record.number for record in ledger.publications()), default=0)
         started, inside = time.perf_counter(), 0.0
-        for chunk in chunks(tuple(days), contender.settings.days_per_run):
+        for chunk in stretches(tuple(days), contender.settings.days_per_run):
             inside += contender.load((), chunk)["load"]
             sys.stderr.write(f"{name} {chunk[-1]} {time.perf_counter() - started:.0f} s\n")
         wall = time.perf_counter() - started
@@ -114,7 +114,7 @@ def _pass(contender: OurLoad, name: str, days: Sequence[date]) -> dict[str, Any]
         "pass": name,
         "load": inside,
         "wall": wall,
-        "runs": len(chunks(tuple(days), contender.settings.days_per_run)),
+        "runs": len(stretches(tuple(days), contender.settings.days_per_run)),
     }
     counts = {table: len(found) for table, found in published.items()}
     return {**figures, **_state(contender), "published": counts, "refined_days": published["refined/events"][:50]}

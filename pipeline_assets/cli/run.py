@@ -21,7 +21,7 @@ from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK, exit_code, require
 from pipeline_assets.cli.inspect import status_table
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.definitions import run_job
-from pipeline_assets.domain.days import chunks, requested_range
+from pipeline_assets.domain.days import requested_range, stretches
 from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.requests import Attach, LoadCommand, LoadSource, Maintenance, Request, Table
@@ -108,7 +108,7 @@ def load_in_chunks(
     settings, job = jobs.settings, DIMENSION_JOB
     if source is not LoadSource.DIMENSIONS:
         job = JOB_OF_SOURCE[Source(source.value)]
-    for chunk in chunks(days, settings.days_per_run):
+    for chunk in stretches(days, settings.days_per_run):
         accepted = acceptances(settings, source, chunk, projects or settings.projects, reasons)
         jobs.run(job, {"projects": list(projects), "read_again": is_read_again, **accepted}, chunk)
         failpoint(Failpoint.BETWEEN_CHUNKS)

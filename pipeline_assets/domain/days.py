@@ -18,11 +18,6 @@ def days_between(first: date, last: date) -> tuple[date, ...]:
     return tuple(first + timedelta(days=shift) for shift in range((last - first).days + 1))
 
 
-def chunks(days: tuple[date, ...], size: int) -> list[tuple[date, ...]]:
-    """Consecutive parts of at most `size` days."""
-    return [days[start : start + size] for start in range(0, len(days), size)]
-
-
 def stretches(days: Sequence[date], size: int) -> list[tuple[date, ...]]:
     """Split ascending days into runs without gaps, of at most `size` days each."""
     parts: list[tuple[date, ...]] = []

@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.checks import Acceptances, lost_file
-from pipeline_assets.domain.days import chunks, days_between, stretches
+from pipeline_assets.domain.days import days_between, stretches
 from pipeline_assets.domain.records import DeliveryRecord, Exclusion, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood, widen
 from pipeline_assets.load.deliveries.snapshots import exclusions_of_dimensions
@@ -169,7 +169,7 @@ class _Replay:
             for source in (Source.BACKFILL, Source.REGULAR):
                 self._load(part, [RAW_TABLES[source]], losses)
             self.scratch.log(f"replayed the arrivals of {part[0]} to {part[-1]}")
-        for part in reversed(chunks(self.days, size)):
+        for part in reversed(stretches(self.days, size)):
             self._load(part, DERIVED, losses)
         # A month is one slice, and snapshots of earlier months may stand in for these days.
         settings, end = self.scratch.settings, self.days[-1]

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind, explain_change
 from pipeline_assets.domain.checks import Acceptances, Check, a_reason
-from pipeline_assets.domain.days import chunks, days_between, parse_day
+from pipeline_assets.domain.days import days_between, parse_day, stretches
 from pipeline_assets.domain.errors import PublishConflictError, UsageError, tries
 from pipeline_assets.domain.rebuilds import NOT_REPORTED, RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
 from pipeline_assets.domain.records import Head, InputState, SliceRecord
@@ -116,7 +116,7 @@ def catch_up(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> MainAsR
         heads = {table.key: sync_ledger(runtime, table, rebuild.run_id or "") for table in tables}
         beside = {place: one for table in tables for place, one in digests_beside(runtime, rebuild, table).items()}
         main, count = MainAsRead(heads, beside), 0
-        for chunk in chunks(days_between(rebuild.first, rebuild.last), runtime.settings.days_per_run):
+        for chunk in stretches(days_between(rebuild.first, rebuild.last), runtime.settings.days_per_run):
             slices, built = {key for key in rebuild.slices if key.event_date in chunk}, 0
             try:
                 for table in tables:

@@ -182,17 +182,11 @@ class RefinedSums:
 
     def __add__(self, other: RefinedSums) -> RefinedSums:
         """The sums over the rows of both."""
-        return RefinedSums(
-            self.digest + other.digest,
-            self.false_hashes + other.false_hashes,
-            self.rows_without_id + other.rows_without_id,
-            self.rows_with_blank_id + other.rows_with_blank_id,
-            self.late_rows + other.late_rows,
-            *(
-                max((time for time in times if time is not None), default=None)
-                for times in ((self.received, other.received), (self.happened, other.happened))
-            ),
-        )
+        names = ("false_hashes", "rows_without_id", "rows_with_blank_id", "late_rows")
+        counts = {name: getattr(self, name) + getattr(other, name) for name in names}
+        times = ((self.received, other.received), (self.happened, other.happened))
+        received, happened = (max((time for time in pair if time is not None), default=None) for pair in times)
+        return RefinedSums(self.digest + other.digest, **counts, received=received, happened=happened)
 
 
 class RefinedFile(NamedTuple):
