@@ -25,8 +25,7 @@ from pipeline_assets.domain.records import (
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict, widen
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
 from resources.ledger.schema import batch_day_row, row_of

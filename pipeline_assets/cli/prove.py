@@ -31,7 +31,7 @@ from pipeline_assets.inspection import replay_result
 from pipeline_assets.inspection.scratch import replay_runtime
 from pipeline_assets.inspection.verify import Compared, Proof, ReplayMatch, prove
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
 from resources.publishing import promise_of

@@ -33,7 +33,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.operation_job import MAINTENANCE_JOB
 from pipeline_assets.orchestration.runtime import production_ledger
 from pipeline_assets.orchestration.specs import DIMENSION_JOB, JOB_OF_SOURCE, range_tags
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS, EVERY_TABLE
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg import lake_identity as catalog

@@ -25,7 +25,7 @@ from pipeline_assets.inspection.health import DUPLICATES
 from pipeline_assets.inspection.questions import receiver_troubles
 from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.operations.split_landing import by_evidence, read_prefix
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE
 from resources.export_api import export_keys
 from resources.iceberg.catalog_at_rest import CatalogAtRest, lost_at_rest

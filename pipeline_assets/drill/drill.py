@@ -26,7 +26,7 @@ from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.orchestration.live_runs import WORKING, liveness, report_dead_runs
 from pipeline_assets.orchestration.specs import JOB_OF_SOURCE, asset_key, range_tags
-from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
+from pipeline_assets.tables.events import QUARANTINE, RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint

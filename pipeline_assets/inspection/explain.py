@@ -24,8 +24,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
-from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
-from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.tables.events import CONTENT, QUARANTINE, RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import digests
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, named_sender, unread_text, with_row_hashes

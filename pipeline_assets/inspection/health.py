@@ -22,8 +22,7 @@ from pipeline_assets.inspection.status import WORST_FIRST
 from pipeline_assets.inspection.window import late_times
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.staleness.finality import is_short, warnings_of
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS, OPTIONAL_TABLES
 from resources.ledger.history import Revision
 from resources.ledger.store import Ledger

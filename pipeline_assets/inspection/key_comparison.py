@@ -14,8 +14,7 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.key_list import KeyList
 from pipeline_assets.load.build.builder import kept
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import digests
 from pipeline_assets.transforms.event_hashes import KEY

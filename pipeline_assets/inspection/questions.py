@@ -18,7 +18,7 @@ from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import HOURS_UNFINISHED, MISSING
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Source, Verdict
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from pipeline_assets.tables.table import is_dimension
 from resources.ledger.store import Ledger

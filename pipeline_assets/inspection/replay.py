@@ -29,7 +29,7 @@ from pipeline_assets.load.file_tasks import Place, places_at
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.as_of import items_of_days
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS, RESTORABLE, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table, is_dimension
 from pipeline_assets.transforms.digests import (

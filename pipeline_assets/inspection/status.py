@@ -12,7 +12,7 @@ from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.load.runtime import DAY_VERDICTS
 from pipeline_assets.load.staleness.finality import is_short
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES, DIMENSIONS, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Dimension, Table
 from resources.ledger.store import Ledger

@@ -19,7 +19,7 @@ from pipeline_assets.load.file_tasks import slice_digests
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.as_of import days_on_record, month_of
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, ASSET_TABLES, DERIVED, DIMENSIONS, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Table
 

@@ -16,7 +16,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, neighbour
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import slices_read, slices_to_look_at
-from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
+from pipeline_assets.tables.events import QUARANTINE, RAW_TABLES
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.slice_changes import Published, SliceChange

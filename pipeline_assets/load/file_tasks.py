@@ -13,7 +13,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.machine import MOST_ITEMS
 from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.tables.events import event_hashes
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import digests

@@ -23,7 +23,7 @@ from pipeline_assets.domain.records import (
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict, days_by_project
 from pipeline_assets.load.file_tasks import arrival_days, objects_of_batches, slice_digests
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.raw_events import QUARANTINE
+from pipeline_assets.tables.events import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.iceberg.errors import lakehouse_failures

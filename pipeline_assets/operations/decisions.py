@@ -20,7 +20,7 @@ from pipeline_assets.load.deliveries.snapshots import sha256_of
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS, OPTIONAL_TABLES, RESTORABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.landing.place import Listed

@@ -15,7 +15,7 @@ from pipeline_assets.domain.slices import EMPTY, ROW_HASH_VERSION, Digest, Slice
 from pipeline_assets.load import file_tasks
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.raw_events import QUARANTINE
+from pipeline_assets.tables.events import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests

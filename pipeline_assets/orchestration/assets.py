@@ -24,7 +24,7 @@ from pipeline_assets.orchestration.events import events_of, failure_of, markdown
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore

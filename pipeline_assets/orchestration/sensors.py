@@ -27,7 +27,7 @@ from pipeline_assets.operations.notices import register_receivers, send_notices
 from pipeline_assets.orchestration import sensor_requests as requests
 from pipeline_assets.orchestration import specs
 from pipeline_assets.orchestration.live_runs import OWN_TABLES, dead_runs_sensor, under_way
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
 from resources.landing.store import LandingStore

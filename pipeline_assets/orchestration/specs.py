@@ -15,7 +15,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.snapshot_lines import folder_of, folder_of_intervals
 from pipeline_assets.load.golden import GOLDEN_TABLES
 from pipeline_assets.tables import registry
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.table import Table
 
 UNCOUNTED = (

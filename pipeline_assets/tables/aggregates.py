@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyspark.sql.functions as F
 
-from pipeline_assets.domain.checks import Check
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
 from pipeline_assets.transforms import fold
 
@@ -21,9 +20,6 @@ EVENT_COUNTS = AggregateTable(
     write_order=("event_type",),
     version="3",
     key_columns=("event_type",),
-    upstream=("refined/events",),
-    checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
-    recovery="Recover refined/events for the day; this table follows.",
     fold=fold.Fold((fold.EVENT_TYPE, fold.USER), fold.fold_event_counts),
     measures={"events": Measure(lambda: F.sum("events"))},
 )
@@ -41,9 +37,6 @@ ACTIVE_USERS = AggregateTable(
     write_order=("platform",),
     version="3",
     key_columns=("platform",),
-    upstream=("refined/events",),
-    checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
-    recovery="Recover refined/events for the day; this table follows.",
     fold=fold.Fold((fold.PLATFORM, fold.USER), fold.fold_active_users),
     measures={"active_users": Measure(lambda: F.sum("active_users"))},
 )
@@ -75,9 +68,6 @@ DAILY_REVENUE = AggregateTable(
         "currency_properties",
         "event_types_without_revenue",
     ),
-    upstream=("refined/events",),
-    checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
-    recovery="Recover refined/events for the day; this table follows.",
     fold=fold.Fold((fold.MONEY, fold.USER), fold.fold_daily_revenue),
     measures={
         "revenue": Measure(lambda: F.sum("revenue"), is_count=False),

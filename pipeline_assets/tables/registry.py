@@ -12,8 +12,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.snapshot_lines import folder_of_intervals
 from pipeline_assets.tables.aggregates import ACTIVE_USERS, DAILY_REVENUE, EVENT_COUNTS
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
-from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import QUARANTINE, RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable, AsOfTable, Dimension, Table
 
 _Kind = TypeVar("_Kind", AggregateTable, Dimension)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from pipeline_assets.domain.checks import CheckRule
+from pipeline_assets.domain.checks import Check, CheckRule
 from pipeline_assets.domain.records import on_record
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, widen
@@ -249,6 +249,9 @@ class AggregateTable(Table):
     """A daily table computed from refined.events alone."""
 
     kind: TableKind = AGGREGATE
+    upstream: tuple[str, ...] = ("refined/events",)
+    checks: tuple[CheckRule, ...] = (Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED)
+    recovery: str = "Recover refined/events for the day; this table follows."
     key_columns: tuple[str, ...]
     measures: Mapping[str, Measure]
     """With a fold, each is the sum of the column of its name."""

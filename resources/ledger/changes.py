@@ -15,7 +15,7 @@ from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.tables.raw_events import QUARANTINE
+from pipeline_assets.tables.events import QUARANTINE
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from resources.ledger.queries import OF_BATCH, OF_TABLE, rows_of
 from resources.ledger.schema import BATCHES, DELIVERIES, EXCLUSIONS, HOLDS, SLICES

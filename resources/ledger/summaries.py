@@ -14,7 +14,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.records import HOURS_HELD
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Source, Verdict
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from resources.ledger.engine import Part
 from resources.ledger.queries import arrived_within
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HAS_REFUSALS, RUNS, SLICES

@@ -17,7 +17,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.notices import Judged, Notice, NoticeKind, Place, change_notice, refusal_notice
 from pipeline_assets.domain.records import THIS_LOAD, BatchDay, BatchRecord, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
 from resources.ledger import schema
 from resources.ledger.changes import (

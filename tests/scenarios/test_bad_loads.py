@@ -16,7 +16,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.load.build import refined as build_refined
-from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.tables.events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import with_row_hashes

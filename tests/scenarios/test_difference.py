@@ -12,8 +12,7 @@ import pytest
 from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.load.build import refined
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from resources import failpoints
 from resources.failpoints import Failpoint
 from tests.scenarios.test_random_histories import require_lineage

@@ -27,7 +27,7 @@ from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore

@@ -19,7 +19,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill import drill
 from pipeline_assets.drill.sandbox import VictimError, scratch
 from pipeline_assets.drill.scenarios import AGGREGATE, Disturbance, Trial
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.ledger.store import Ledger

@@ -12,7 +12,7 @@ from pipeline_assets.domain import skew
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.load import file_tasks
 from pipeline_assets.load.build import competing_rows, refined_audit
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from tests.support.builders import LATER, an_event, events_on
 from tests.support.world import Steps, Story, tell
 

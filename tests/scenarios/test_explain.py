@@ -15,7 +15,7 @@ from pipeline_assets.domain.identity import RankPart, RowFate
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.explain import Event, Explanation, explain, place
 from pipeline_assets.inspection.status import day_statuses
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from tests.scenarios.test_shell import load_words
 from tests.support.builders import LATER, PROJECT, RAW_AND_REFINED, a_body, an_event, events_on
 from tests.support.shell import InThisProcess

@@ -20,7 +20,7 @@ from pipeline_assets.load.build import folds
 from pipeline_assets.load.build.folds import SharedFolds, slice_fold
 from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms import file_rows

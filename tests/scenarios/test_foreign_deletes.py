@@ -19,7 +19,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rollback import RollbackRequest, plan
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
 from resources.landing.store import LandingStore
 from resources.ledger.schema import SLICES

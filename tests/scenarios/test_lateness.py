@@ -16,8 +16,7 @@ from pipeline_assets.doctor.rules import Light
 from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.file_tasks import arrival_days
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from resources.landing.store import LandingStore
 from tests.support.builders import LATER, PROJECT, Outcome, Pipeline, a_pipeline, an_event
 from tests.support.reference import bin_of

@@ -17,7 +17,7 @@ import pytest
 from pipeline_assets.domain.errors import LakehouseError, LedgerError
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.lake_identity import FORMAT, MARKER, Purpose, attach, attachable
 from resources.landing.store import LandingStore

@@ -23,8 +23,7 @@ from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations import maintenance
 from pipeline_assets.operations.maintenance import Rewritten, TableUpkeep, compact, maintain, require_done, summary
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources import failpoints
 from resources.failpoints import Failpoint

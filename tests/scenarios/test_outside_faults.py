@@ -213,7 +213,7 @@ import os, signal, sys
 from pipeline_assets.cli.run import open_runtime
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.events import REGULAR_EVENTS
 from tests.support.small_spark import SMALL
 folder = sys.argv[1]
 settings = Settings(landing_url=folder, warehouse_url=folder + "/w", catalog_url=f"sqlite:///{folder}/c.db", projects=("10001",),

@@ -24,7 +24,7 @@ from pipeline_assets.operations import maintenance
 from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.transforms import refine_task
 from tests.support.builders import PROJECT, Pipeline, a_pipeline
 from tests.support.random_exports import DAYS, KINDS, WINDOW, Vendor, change, first_exports

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from tests.support.builders import PROJECT, RAW_AND_REFINED, events_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]

@@ -22,7 +22,7 @@ from pipeline_assets.inspection.replay_result import Keys, Replay, ReplayBasis, 
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
-from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.events import REGULAR_EVENTS
 from resources.landing.store import LandingStore
 from resources.ledger.schema import PUBLICATIONS
 from tests.support.builders import PROJECT, Pipeline, an_event, events_on

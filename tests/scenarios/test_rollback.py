@@ -25,7 +25,7 @@ from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.rollback import RollbackRequest, plan, roll_back
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from resources import failpoints
 from resources.failpoints import Failpoint

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from resources import failpoints
 from resources.failpoints import Failpoint
 from tests.support.attached import gateway_variables

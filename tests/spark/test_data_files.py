@@ -14,8 +14,7 @@ import pytest
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.aggregates import DAILY_REVENUE
-from pipeline_assets.tables.raw_events import QUARANTINE, REGULAR_EVENTS
-from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.tables.events import QUARANTINE, REFINED_EVENTS, REGULAR_EVENTS, event_hashes
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout
 from pipeline_assets.transforms.refine_task import Input, Refining, SliceWork

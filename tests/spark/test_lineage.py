@@ -10,8 +10,7 @@ import pytest
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.build.folds import slice_fold
 from pipeline_assets.orchestration.specs import column_lineage
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.fold import columns_of

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
-from pipeline_assets.tables.refined_events import CONTENT, event_hashes
+from pipeline_assets.tables.events import CONTENT, event_hashes
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.digests import FALSE_HASHES, HASH_A, HASH_B, checked_hashes, with_row_hashes
 from tests.support.row_hash import event_hash, row_hash

@@ -25,7 +25,7 @@ from pipeline_assets.load.runtime import Runtime, TableReport
 from pipeline_assets.orchestration.assets import Clock, LoadConfig, decide_and_load, request_of
 from pipeline_assets.orchestration.events import failure_of
 from pipeline_assets.orchestration.specs import JOB_OF_SOURCE
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, AS_OF_TABLES, ASSET_TABLES, DERIVED, table_by_key
 from pipeline_assets.tables.table import Table
 from resources.iceberg.lakehouse import Lakehouse

@@ -26,8 +26,7 @@ from pipeline_assets.domain.records import (
 )
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES, DERIVED
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

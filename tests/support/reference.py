@@ -12,8 +12,7 @@ from pipeline_assets.domain.lateness import AT_ONCE, EARLY, GREATEST_SECONDS
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
+from pipeline_assets.tables.events import CONTENT, RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.registry import ASSET_TABLES
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, digest_of, digests, with_row_hashes

@@ -20,7 +20,7 @@ from pipeline_assets.load.build.builder import Audit, Build, Builder, TablePlan
 from pipeline_assets.load.build.folds import form_of, slice_fold
 from pipeline_assets.load.build.refined import rows_from_raw
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable, AsOfTable
 from pipeline_assets.transforms.digests import slice_digests

@@ -16,8 +16,7 @@ from pipeline_assets.domain.skew import Share, StepSkew, hashed_sizes
 from pipeline_assets.domain.slices import Slice, neighbourhood
 from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.transforms.contest import READ_TYPES, best_of_days
 from pipeline_assets.transforms.contest_tasks import Deciding, Outcome, Ranges, RowsAmong, divided_rows, heavy_halves
 from pipeline_assets.transforms.event_hashes import Longs

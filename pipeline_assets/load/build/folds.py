@@ -11,7 +11,7 @@ from pipeline_assets.domain.revenue import RevenueRule
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.file_tasks import Place, files_of, read_bytes
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.fold import Folded, SliceFold, columns_of, joined

@@ -26,8 +26,7 @@ from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.refined_audit import audit_of, explain_keys, measure_refined, raw_counts
 from pipeline_assets.load.file_tasks import Place, each_range, files_of
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS, event_hashes
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import event_contents, held_keys, with_event_keys
 from pipeline_assets.transforms.event_hashes import KEY

@@ -19,8 +19,7 @@ from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
 from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_file, each_of, each_range, files_of, read_bytes
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.digests import ADDED, CHANGED, KEPT, REMOVED
 from pipeline_assets.transforms.file_rows import SliceFile, row_count
 from pipeline_assets.transforms.keys import (

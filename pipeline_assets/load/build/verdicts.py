@@ -17,7 +17,7 @@ from pipeline_assets.load.build.builder import Builder, Inputs, JudgedSlice, Sta
 from pipeline_assets.load.runtime import Outcome, outcome_of
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import judging
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.table import AGGREGATE
 from resources.iceberg.metadata import slices_condition
 

@@ -18,7 +18,7 @@ from pipeline_assets.load.deliveries.read import Attempt, Losses, hashes_of, qua
 from pipeline_assets.load.deliveries.snapshots import versions_of
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.runtime import LoadRequest, TableReport
-from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
+from pipeline_assets.tables.events import QUARANTINE, RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.changes import BatchAsRead

@@ -18,7 +18,7 @@ from pipeline_assets.load.deliveries.plan import BatchPlan, together
 from pipeline_assets.load.deliveries.snapshots import MOST_NAMED, log_some
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.finality import first_arrivals
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 
 _NOTHING_CAME = (
     "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "

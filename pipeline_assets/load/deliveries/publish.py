@@ -30,7 +30,7 @@ from pipeline_assets.load import file_tasks
 from pipeline_assets.load.deliveries.plan import BatchPlan, together, without_successor
 from pipeline_assets.load.deliveries.read import Attempt
 from pipeline_assets.load.runtime import Outcome, TableReport, standing_outcomes
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.transforms.object_text import MOVED
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_changes import Published

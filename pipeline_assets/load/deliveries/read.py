@@ -19,8 +19,7 @@ from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.file_tasks import objects_of_batches
 from pipeline_assets.load.runtime import LoadRequest, Runtime
-from pipeline_assets.tables.raw_events import QUARANTINE
-from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.tables.events import QUARANTINE, event_hashes
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import write_objects
 from pipeline_assets.transforms.object_text import MOVED, SUMMARY_COUNTS, Share, Summary, hashed_objects, shares

@@ -28,7 +28,7 @@ from pipeline_assets.load.staleness.facts import (
     rests_on,
 )
 from pipeline_assets.load.staleness.finality import finality, is_moot, was_final
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table, is_dimension
 

@@ -27,8 +27,7 @@ from pipeline_assets.inspection.key_comparison import KeyComparison, KeyRange, a
 from pipeline_assets.operations.decisions import Held
 from pipeline_assets.orchestration.assets import KINDS, SHARED
 from pipeline_assets.tables.dimension import ITEM
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.transforms.digests import FEWER_HERE, MORE_HERE, ONLY_HERE, ONLY_THERE, SAME, STATES
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

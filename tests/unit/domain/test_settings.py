@@ -19,7 +19,7 @@ from pipeline_assets.domain.records import differing, on_record, with_recorded
 from pipeline_assets.domain.settings import PROJECT_ROOT, MissingSnapshot, Settings, is_clone, require_cluster_settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.aggregates import DAILY_REVENUE
-from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.events import REGULAR_EVENTS
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED
 
 

@@ -17,7 +17,7 @@ from pipeline_assets.drill import sandbox
 from pipeline_assets.drill.sandbox import Scratch, as_environment
 from pipeline_assets.drill.scenarios import Change, Disturbance, DrillState, faults, planned, recovery_faults
 from pipeline_assets.inspection.scratch import ledger_url
-from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.events import REGULAR_EVENTS
 from resources.failpoints import Failpoint
 from resources.publishing import Promise
 from sample_export.spec import ExportSpec

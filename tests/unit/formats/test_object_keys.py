@@ -20,7 +20,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType, ExportColumn, IdentityColumns
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.tables.refined_events import CONTENT
+from pipeline_assets.tables.events import CONTENT
 
 DEFAULT = "{prefix}_{date}_{hour}_complete"
 PATTERNS = (

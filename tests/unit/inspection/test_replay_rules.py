@@ -28,7 +28,7 @@ from pipeline_assets.inspection.replay_result import (
 )
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 
 DAY, KEY = date(2026, 2, 2), Slice(date(2026, 2, 2), "10001")
 RAW = InputDay("raw/regular_events", DAY)

@@ -24,7 +24,7 @@ from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, d
 from pipeline_assets.load.staleness.facts import Facts, judging
 from pipeline_assets.load.staleness.scan import not_yet_decided
 from pipeline_assets.tables.aggregates import EVENT_COUNTS
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from tests.support.cases import cases
 
 PROJECT, DAY, RAW, BACKFILL = "10001", date(2026, 2, 4), "raw/regular_events", "raw/backfill_events"

@@ -18,7 +18,7 @@ from pipeline_assets.load.build.verdicts import blocked_by, links_of, waiting_re
 from pipeline_assets.load.draft import Draft, _TableDraft, condensed
 from pipeline_assets.load.runtime import Outcome, TableReport, merged
 from pipeline_assets.tables.aggregates import DAILY_REVENUE
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 

@@ -15,7 +15,7 @@ from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, V
 from pipeline_assets.load.staleness.decide import Todo
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.scan import decide_with_neighbours, scan_stale_days
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

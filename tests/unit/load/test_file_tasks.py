@@ -12,7 +12,7 @@ from pipeline_assets.domain.machine import MOST_ITEMS, MOST_READ_BYTES, NewBytes
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.file_tasks import Place, read_bytes
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.transforms.file_rows import SliceFile
 from resources.spark.tasks import Tasks
 

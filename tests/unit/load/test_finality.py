@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, V
 from pipeline_assets.load.staleness.decide import SlicePlan, decide
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.scan import scan_stale_days
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.cases import cases

@@ -27,7 +27,7 @@ from pipeline_assets.operations import rebuild_swap as swap
 from pipeline_assets.operations import rollback
 from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, published_by, restores_of
 from pipeline_assets.tables.aggregates import EVENT_COUNTS
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes

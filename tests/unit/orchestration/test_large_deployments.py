@@ -30,7 +30,7 @@ from pipeline_assets.orchestration import sensor_requests, sensors
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.sensor_requests import Cursor
 from pipeline_assets.orchestration.specs import REASON_TAG
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DIMENSIONS
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

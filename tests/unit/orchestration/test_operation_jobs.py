@@ -20,7 +20,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.events import standing_events
 from pipeline_assets.orchestration.operation_job import RECONCILE_JOB, RECONCILE_OP, RECOVER_JOB, RECOVER_OP
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes

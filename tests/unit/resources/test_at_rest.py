@@ -25,7 +25,7 @@ from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from resources.iceberg import catalog_at_rest
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import LiveFiles, SliceFiles, slice_of

@@ -12,7 +12,7 @@ from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
 from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.tables.raw_events import QUARANTINE
+from pipeline_assets.tables.events import QUARANTINE
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting

@@ -20,8 +20,7 @@ from pipeline_assets.domain.records import DeliveryRecord, Exclusion, Head, Publ
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.tables.aggregates import ACTIVE_USERS, EVENT_COUNTS
-from pipeline_assets.tables.raw_events import QUARANTINE
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import QUARANTINE, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources import publishing
 from resources.iceberg import slice_changes

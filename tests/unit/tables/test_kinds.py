@@ -28,7 +28,7 @@ from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.aggregates import EVENT_COUNTS
 from pipeline_assets.tables.dimension import ITEM
-from pipeline_assets.tables.raw_events import QUARANTINE
+from pipeline_assets.tables.events import QUARANTINE
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, RESTORABLE, ancestors, with_descendants
 from pipeline_assets.tables.table import Table, TableKind
 from resources.ledger.changes import Changes

@@ -24,7 +24,7 @@ from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms import fold_tasks

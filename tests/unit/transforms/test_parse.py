@@ -23,7 +23,7 @@ from pipeline_assets.domain.machine import MOST_TEXT_BYTES, TooLargeHereError, h
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.tables.raw_events import QUARANTINE, REGULAR_EVENTS
+from pipeline_assets.tables.events import QUARANTINE, REGULAR_EVENTS
 from pipeline_assets.tables.table import TableColumn
 from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.data_files import ARROW_TYPES

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.tables.events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms import refine_task
 from pipeline_assets.transforms.data_files import DataFileWriter
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes

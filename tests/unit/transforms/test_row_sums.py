@@ -18,7 +18,7 @@ from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.lateness import GREATEST_SECONDS, LatenessSketch, merged
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
-from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.tables.events import event_hashes
 from pipeline_assets.transforms import row_sums
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS

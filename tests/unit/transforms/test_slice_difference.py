@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import Name, RawRow, shown
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.tables.events import event_hashes
 from pipeline_assets.transforms import refine_task
 from pipeline_assets.transforms.file_rows import as_bytes
 from pipeline_assets.transforms.refine_task import Input, Refined, Refining, SliceWork

@@ -24,8 +24,7 @@ from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError
 from pipeline_assets.domain.machine import MOST_TEXT_BYTES, TooLargeHereError, here
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.load.deliveries.read import joined
-from pipeline_assets.tables.raw_events import EXTRA, QUARANTINE, REGULAR_EVENTS, VENDOR
-from pipeline_assets.tables.refined_events import CONTENT, event_hashes
+from pipeline_assets.tables.events import CONTENT, EXTRA, QUARANTINE, REGULAR_EVENTS, VENDOR, event_hashes
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import write_objects
 from pipeline_assets.transforms.data_files import FileLayout

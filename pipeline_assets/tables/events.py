@@ -1,12 +1,15 @@
-"""raw.regular_events, raw.backfill_events: every parsed line as delivered; raw.quarantine: refused lines and objects."""
+"""raw.regular_events, raw.backfill_events: every parsed line as delivered; raw.quarantine; refined.events: one row per event."""
 
 from __future__ import annotations
 
+import pyspark.sql.functions as F
+
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.formats.base import EXTRA_COLUMN
+from pipeline_assets.formats.base import EVENT_TIME, EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.tables.table import DELIVERED, EVENT_DATE, PROJECT_ID, Table, TableColumn
+from pipeline_assets.tables.table import DELIVERED, EVENT_DATE, PROJECT_ID, REFINED, Measure, Table, TableColumn
+from pipeline_assets.transforms.event_hashes import EventHashes
 
 VENDOR = tuple(TableColumn(column.name, column.type.spark_type, column.description) for column in EXPORT_FORMAT.columns)
 EXTRA = TableColumn(EXTRA_COLUMN, "string", "JSON text of keys without a column, and of values that could not be read")
@@ -80,3 +83,37 @@ QUARANTINE = Table(
     kind=DELIVERED,
     day_column="arrival_date",
 )
+
+
+REFINED_EVENTS = Table(
+    key="refined/events",
+    description="One row per event: re-sent, re-exported and recovered rows are resolved, the latest wins.",
+    columns=(
+        EVENT_DATE,
+        PROJECT_ID,
+        *VENDOR,
+        EXTRA,
+        TableColumn("_source", "string", "source of the winner when last published"),
+        TableColumn("_object_key", "string", "delivery of the winner when last published"),
+        TableColumn("_line_number", "int", "line of the winner when last published"),
+        *HASHES,
+    ),
+    write_order=("event_type", EVENT_TIME),
+    kind=REFINED,
+    many_valued=MANY_VALUED,
+    version="2",
+    settings_read=("dedupe_window_days", "source_precedence"),
+    upstream=tuple(table.key for table in RAW_TABLES.values()),
+    checks=(Check.UNIQUE_EVENT_KEY, Check.RECONCILES_WITH_RAW, Check.CHANGE_IS_EXPLAINED),
+    recovery="Read the reason; correct the delivery and load the day again, or accept the change with a reason.",
+    measures={"rows": Measure(lambda: F.count(F.lit(1)))},
+)
+
+_CONTENT_TYPES = {column.name: column.type for column in (*VENDOR, EXTRA)}
+CONTENT = tuple(_CONTENT_TYPES)
+"""Columns that the hash of a raw or refined row covers: the vendor's columns and `_extra`."""
+
+
+def event_hashes() -> EventHashes:
+    """The columns that the stored hashes of an event cover, with their types."""
+    return EventHashes(_CONTENT_TYPES)
