@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
-from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_file, each_of, each_range, files_of, read_bytes
+from pipeline_assets.load.file_tasks import Place, each_file, each_of, each_range, files_of, read_bytes
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS, event_hashes
@@ -80,37 +80,27 @@ def measure_refined(
     sums: dict[Slice, RefinedSums] = {}
     for one in measured:
         sums[one.key] = sums.get(one.key, RefinedSums()) + one.sums
+    window, twice = runtime.settings.dedupe_window_days, dict[Slice, Twice]()
     if are_few:
         halves = [*(one.keys for one in measured), *each_of(runtime, beside, FIRST_HALF, first_halves)]
-        twice = _twice(runtime, [own, beside], halves)
+        suspected, _ = occurring_twice(halves)
+        if len(suspected):
+            among = partial(keys_among, suspected.tobytes())
+            twice = keys_twice(
+                [row for files in (own, beside) for row in each_of(runtime, files, KEY_TYPES, among)], window
+            )
     else:
-        twice = _twice_by_ranges(runtime, [own, beside])
-    return {key: _measures(one, twice.get(key, Twice())) for key, one in sums.items() if one.digest.rows}
-
-
-def _measures(sums: RefinedSums, twice: Twice) -> dict[str, Any]:
-    lag = None
-    if sums.received is not None and sums.happened is not None:
-        lag = sums.received // _SECOND - sums.happened // _SECOND
-    return {**{field.name: getattr(sums, field.name) for field in fields(sums)}, **twice._asdict(), "lag": lag}
-
-
-def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[bytes]) -> dict[Slice, Twice]:
-    suspected, _ = occurring_twice(keys)
-    if not len(suspected):
-        return {}
-    among = partial(keys_among, suspected.tobytes())
-    rows = [one for files in found for one in each_of(runtime, files, KEY_TYPES, among)]
-    return keys_twice(rows, runtime.settings.dedupe_window_days)
-
-
-def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[Slice, Twice]:
-    twice: dict[Slice, Twice] = {}
-    window = runtime.settings.dedupe_window_days
-    for part in each_range(runtime, found, lambda _, rows: keys_twice(rows, window)):
-        for key, one in part.items():
-            twice[key] = Twice(*map(sum, zip(twice.get(key, Twice()), one, strict=True)))
-    return twice
+        for part in each_range(runtime, [own, beside], lambda _, rows: keys_twice(rows, window)):
+            for key, of_part in part.items():
+                twice[key] = Twice(*map(sum, zip(twice.get(key, Twice()), of_part, strict=True)))
+    found: dict[Slice, Mapping[str, Any]] = {}
+    for key, total in sums.items():
+        if total.digest.rows:
+            lag = None
+            if total.received is not None and total.happened is not None:
+                lag = total.received // _SECOND - total.happened // _SECOND
+            found[key] = {**vars(total), **twice.get(key, Twice())._asdict(), "lag": lag}
+    return found
 
 
 def audit_of(
@@ -205,7 +195,8 @@ def _compared(
         parts = 1 + rows // _ROWS_OF_A_PART
         items += [TwoStates(key, sides[0][key], sides[1][key], part, parts) for part in range(parts)]
     files = [file for side in sides for of_slice in side.values() for file in of_slice if isinstance(file, SliceFile)]
-    weights = [sum(_weight(file) for file in (*item.before, *item.after)) for item in items]
+    held = [[*item.before, *item.after] for item in items]
+    weights = [sum(file.cost if isinstance(file, SliceFile) else len(file) for file in of_item) for of_item in held]
     groups = runtime.tasks.groups(items, weights)
     comparing = partial(compared_states, runtime.lakehouse.files.store(plan.table), contents)
     compared: dict[Slice, KeyDifference] = {}
@@ -215,10 +206,6 @@ def _compared(
         for key, one in told_group:
             compared[key] = compared[key] + one if key in compared else one
     return compared
-
-
-def _weight(file: SliceFile | bytes) -> int:
-    return file.cost if isinstance(file, SliceFile) else len(file)
 
 
 def _counted(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:

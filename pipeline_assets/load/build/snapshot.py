@@ -137,7 +137,8 @@ def judge_history(
         rows = days[day].rows if day in days else 0
         is_beyond = beyond(counts[former], rows, settings) if former is not None and counts[former] else None
         if former is not None and is_beyond is not None:
-            told.append((day, former, f"{rows:,} items, {counts[former]:,} {_when(day, former)}: {is_beyond}", rows))
+            of = "" if day == former else f"of {former} "
+            told.append((day, former, f"{rows:,} items, {counts[former]:,} {of}are published: {is_beyond}", rows))
     if not told:
         return None
     day, former, text, rows = told[0]
@@ -145,10 +146,6 @@ def judge_history(
     figures = {ROWS_BEFORE: counts[former], "rows_after": rows, "days_beyond": len(told)}
     hint = f"{_CORRECT_INTERVALS}; or accept the counts with a reason (--accept-changes, accept_changes in run config)"
     return Evaluation(Check.INTERVALS_ARE_WHOLE, False, f"{name}: of {day} {text}{more}", hint, figures)
-
-
-def _when(day: date, former: date) -> str:
-    return "are published" if day == former else f"of {former} are published"
 
 
 class SnapshotBuilder(Builder[Table]):
