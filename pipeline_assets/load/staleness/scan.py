@@ -20,7 +20,7 @@ from resources.ledger.store import Ledger
 def decide_with_neighbours(
     ledger: Ledger, facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
 ) -> list[SlicePlan]:
-    """Plans for the slices of the facts, for the neighbours of those that may change, and so on."""
+    """Plans for the slices of the facts, and for those that may change with them: neighbours, and counts compared with theirs."""
     plans = decide(facts, table, requested, accepted, now)
     decided_about = set(facts.slices)
     while beyond := not_yet_decided(plans, decided_about, table.kind.exchange_days(facts.settings)):
@@ -28,25 +28,7 @@ def decide_with_neighbours(
         plans += decide(facts.extended(ledger, beyond, [table]), table, requested, accepted, now)
     if facts.item_counts is None:
         return plans
-    return with_counts_judged_again(ledger, facts, table, plans, requested, accepted, now)
-
-
-def not_yet_decided(plans: Iterable[SlicePlan], decided_about: Set[Slice], window_days: int) -> set[Slice]:
-    """Slices without a decision that lie at most `window_days` days from a slice that may change."""
-    changing = [plan.key for plan in plans if plan.todo in CHANGING]
-    return neighbourhood(changing, window_days) - decided_about
-
-
-def with_counts_judged_again(
-    ledger: Ledger,
-    facts: Facts,
-    table: Table,
-    plans: Iterable[SlicePlan],
-    requested: Collection[Slice],
-    accepted: Acceptances,
-    now: datetime,
-) -> list[SlicePlan]:
-    """The plans, with a rebuild of each snapshot whose count was refused in comparison with one that is built now, and so on."""
+    # A snapshot whose count was refused in comparison with one that is built now is built again, and so on.
     found = {plan.key: plan for plan in plans}
     changing = {key.event_date for key, plan in found.items() if plan.todo is Todo.REBUILD}
     while changing:
@@ -59,14 +41,20 @@ def with_counts_judged_again(
         }
         if refused - found.keys():
             counts = counts_on_record(ledger, table, {key.event_date for key in refused})
-            beyond = replace(facts, item_counts=counts).extended(ledger, refused - found.keys(), [table])
-            found |= {plan.key: plan for plan in decide(beyond, table, requested, accepted, now)}
+            others = replace(facts, item_counts=counts).extended(ledger, refused - found.keys(), [table])
+            found |= {plan.key: plan for plan in decide(others, table, requested, accepted, now)}
         again = {key for key in refused & found.keys() if found[key].todo is Todo.KEEP_REFUSED}
         if not again:
             break
         found |= {key: replace(found[key], todo=Todo.REBUILD, is_judged_again=True) for key in again}
         changing |= {key.event_date for key in again}
     return list(found.values())
+
+
+def not_yet_decided(plans: Iterable[SlicePlan], decided_about: Set[Slice], window_days: int) -> set[Slice]:
+    """Slices without a decision that lie at most `window_days` days from a slice that may change."""
+    changing = [plan.key for plan in plans if plan.todo in CHANGING]
+    return neighbourhood(changing, window_days) - decided_about
 
 
 _UPSTREAM = sorted({name for table in DERIVED for name in table.upstream})
