@@ -33,18 +33,10 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
     while True:
         base_id = runtime.draft.pin(table)
         losses, again = _losses(runtime, request, source, losses if not may_list_again else None)
+        name = runtime.draft.next_attempt()
+        plans = plan_arrivals(runtime, request, source, again if request.is_read_again else {})
         attempt = Attempt(
-            runtime,
-            request,
-            source,
-            table,
-            base_id,
-            runtime.draft.next_attempt(),
-            started_at,
-            may_list_again,
-            losses,
-            plan_arrivals(runtime, request, source, again if request.is_read_again else {}),
-            published,
+            runtime, request, source, table, base_id, name, started_at, may_list_again, losses, plans, published
         )
         failpoint(Failpoint.AFTER_PIN, table.key)
         try:

@@ -56,12 +56,7 @@ def plan_arrivals(
         accepted_reasons={key: why for key in requested if (why := request.accepted.get((table.key, key)))},
         read_again=read_again,
     )
-    # A few markers are no reason to judge a day that nobody requested; a full set says that the day is empty.
-    for key, plan in list(plans.items()):
-        is_delivered = plan.listed or plan.excluded or plan.recorded or plan.refused or plan.hours_unfinished
-        if not (plan.is_requested or is_delivered or plan.is_newly_empty):
-            del plans[key]
-    plans = dict(sorted(_with_verdicts(runtime, request, source, listing, plans, recorded).items()))
+    plans = _with_verdicts(runtime, request, source, listing, plans, recorded)
     _log_plans(runtime, table.key, plans, listing, f"arrived {first} to {last}")
     return plans
 
@@ -102,7 +97,6 @@ def _with_verdicts(
 ) -> dict[BatchKey, BatchPlan]:
     firsts = first_arrivals(runtime.ledger, runtime.settings, request.projects, request.now.date(), listing=listing)
     elsewhere = recorded.delivered_elsewhere(source)
-    plans = {key: plan.from_its_start(firsts.get(key.project_id)) for key, plan in plans.items()}
 
     def judged(plan: BatchPlan) -> BatchPlan:
         verdict = judge_absent(
@@ -114,23 +108,30 @@ def _with_verdicts(
         )
         return replace(plan, verdict=verdict)
 
-    with_verdicts = dict(plans)
-    for key, plan in plans.items():
+    judged_plans: dict[BatchKey, BatchPlan] = {}
+    lacking: list[BatchPlan] = []
+    for key, batch in sorted(plans.items()):
+        is_delivered = batch.listed or batch.excluded or batch.recorded or batch.refused or batch.hours_unfinished
+        # A few markers are no reason to judge a day that nobody requested; a full set says that the day is empty.
+        if not (batch.is_requested or is_delivered or batch.is_newly_empty):
+            continue
+        plan = batch.from_its_start(firsts.get(key.project_id))
         if plan.missing and not plan.is_repeated_refusal:
             figures = BatchFigures(len(plan.listed), (), 0, 0, 0, 0)
             evaluation = reconcile_batch(figures, runtime.settings, plan.missing)
-            with_verdicts[key] = replace(plan, verdict=(BatchVerdict.REFUSED, plan.with_recovery(evaluation)))
-    absent = [judged(plan) for plan in plans.values() if not plan.listed and not plan.recorded]
-    with_verdicts |= {plan.key: plan for plan in absent}
+            plan = replace(plan, verdict=(BatchVerdict.REFUSED, plan.with_recovery(evaluation)))
+        elif not plan.listed and not plan.recorded:
+            plan = judged(plan)
+            lacking += [plan] if plan.verdict is None or plan.verdict[0] is not BatchVerdict.ACCEPTED else []
+        judged_plans[key] = plan
     # Landing is listed for the other source only if the ledger knows no deliveries of it.
-    lacking = [plan for plan in absent if plan.verdict is not None and plan.verdict[0] is not BatchVerdict.ACCEPTED]
     if lacking:
         delivered, hours_told = _listed_elsewhere(runtime, source, lacking)
         elsewhere |= delivered
         for plan in lacking:
             hours = plan.hours_elsewhere | hours_told.get(plan.key, frozenset())
-            with_verdicts[plan.key] = judged(replace(plan, hours_elsewhere=hours))
-    return with_verdicts
+            judged_plans[plan.key] = judged(replace(plan, hours_elsewhere=hours))
+    return judged_plans
 
 
 def _listed_elsewhere(
