@@ -145,7 +145,7 @@ def _loaded(work: Path, landing: Path, catalog: str, tables: Collection[str]) ->
             table.key: {str(key): str(record.digest) for key, record in ledger.slices(table.key, None).items()}
             for table in ASSET_TABLES
         }
-    steps = [step.as_json() for step in runtime.skew.steps]
+    steps = [step.as_json() for step in runtime.skew.steps.values()]
     tasks = times.of_steps()
     times.end()
     return {"seconds": seconds, "tasks": tasks, "steps": steps, "digests": digests}

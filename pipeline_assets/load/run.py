@@ -69,7 +69,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     """
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
-    runtime.skew.begin()
+    runtime.skew.steps.clear()
     runtime.new_bytes.begin()
     with lakehouse_failures("tables"):
         # Before any write, so that no table is created in a warehouse of another catalog or ledger.
@@ -170,6 +170,6 @@ def _run_row(runtime: Runtime, request: LoadRequest, reports: Collection[TableRe
         "last_day": request.days[-1],
         "started_at": request.now.isoformat(),
         "verdicts": dict(verdicts),
-        "skew": [step.as_json() for step in runtime.skew.steps],
+        "skew": [step.as_json() for step in runtime.skew.steps.values()],
         "finished_at": datetime.now(UTC).isoformat(),
     }

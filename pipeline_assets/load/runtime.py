@@ -34,32 +34,24 @@ class SkewLog:
     """The heavy steps of one load; only the last attempt of each step is kept."""
 
     announce: Callable[[StepSkew], None] = lambda _: None
-    _steps: dict[tuple[str, str], StepSkew] = field(default_factory=dict)
-
-    def begin(self) -> None:
-        """Forget all steps."""
-        self._steps.clear()
+    steps: dict[tuple[str, str], StepSkew] = field(default_factory=dict)
+    """(table, step) -> its skew, in the order in which they began."""
 
     def forecast(self, step: StepSkew, runtime: Runtime) -> None:
         """Log a step that is about to begin, if one task has far more work than the others."""
-        self._steps[step.table, step.step] = step
+        self.steps[step.table, step.step] = step
         if step.warning is not None:
             runtime.log(f"{step.table}: warning: {step.warning}: docs/operations.md, One task takes most of a load")
         self.announce(step)
 
     def measured(self, table: str, step: str, rows: Sequence[int], runtime: Runtime) -> None:
         """Record the rows of each task beside the forecast."""
-        done = self._steps[table, step] = replace(self._steps[table, step], measured=tuple(rows))
+        done = self.steps[table, step] = replace(self.steps[table, step], measured=tuple(rows))
         if done.is_uneven:
             runtime.log(
                 f"{table}: {step} done: {sum(rows):,.0f} rows in {len(rows)} tasks, "
                 f"largest to median {ratio_of(rows):.1f}, forecast {ratio_of(done.forecast):.1f}"
             )
-
-    @property
-    def steps(self) -> list[StepSkew]:
-        """The steps, in the order in which they began."""
-        return list(self._steps.values())
 
 
 @dataclass(frozen=True)
