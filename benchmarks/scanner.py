@@ -20,7 +20,7 @@ from benchmarks.workload import FIRST_DAY, PROJECT, one_day
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser, native_scan
 from pipeline_assets.formats.gzip_lines import blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.native.library import PLACE, row_hashes
+from pipeline_assets.native import PLACE, row_hashes
 from pipeline_assets.transforms.event_hashes import VERSION, in_arrow, plain_columns
 
 _BLOCK_ROWS, _BLOCK_BYTES = 10_000, 16 << 20

@@ -17,7 +17,7 @@ from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.machine import shared_file_system
 from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, holds_secret, remember
 from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings, is_clone, require_cluster_settings
-from pipeline_assets.native.library import VARIABLE as NATIVE_VARIABLE
+from pipeline_assets.native import VARIABLE as NATIVE_VARIABLE
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"

@@ -19,7 +19,7 @@ from pathlib import Path
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.formats.amplitude import line_blocks
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
-from pipeline_assets.native.library import PLACE
+from pipeline_assets.native import PLACE
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 

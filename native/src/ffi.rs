@@ -1,4 +1,4 @@
-//! The interface in C. `pipeline_assets/native/library.py` declares the same functions and structures; whoever changes
+//! The interface in C. `pipeline_assets/native/__init__.py` declares the same functions and structures; whoever changes
 //! one of them counts ABI up in both.
 //!
 //! No panic crosses it: a function that panics answers as if it was not sure.

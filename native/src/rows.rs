@@ -2,7 +2,7 @@
 
 use crate::sha256;
 
-/// What a column holds; the codes are those of `HashedKind` in `pipeline_assets/native/library.py`.
+/// What a column holds; the codes are those of `HashedKind` in `pipeline_assets/native/__init__.py`.
 #[derive(Clone, Copy)]
 enum Kind {
     /// No value at all.

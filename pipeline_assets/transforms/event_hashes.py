@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
 from pipeline_assets.domain.slices import MEANING, NAN_BITS, NULL, ROW_HASH_VERSION, UNMEASURABLE, Digest, is_text
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.native.library import row_hashes as native_hashes
+from pipeline_assets.native import row_hashes as native_hashes
 
 VERSION = str(ROW_HASH_VERSION)
 _STORED_HALF = np.dtype(">i8")

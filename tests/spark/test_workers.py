@@ -12,7 +12,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pipeline_assets.native.library import library
+from pipeline_assets.native import library
 from resources.spark.workers import attempts_of
 
 pytestmark = pytest.mark.slow

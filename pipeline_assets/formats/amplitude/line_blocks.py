@@ -23,7 +23,7 @@ from pipeline_assets.formats.amplitude.lines import (
     too_late,
 )
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType
-from pipeline_assets.native.library import Kind, Rules, ScannedColumn, Scanner, library
+from pipeline_assets.native import Kind, Rules, ScannedColumn, Scanner, library
 
 _KINDS = {
     ColumnType.STRING: Kind.TEXT,

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline_assets import native as module
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from pipeline_assets.native import library as module
-from pipeline_assets.native.library import _ABI, PLACE, VARIABLE, Bytes, HashedColumn, HashedKind, library, row_hashes
+from pipeline_assets.native import _ABI, PLACE, VARIABLE, Bytes, HashedColumn, HashedKind, library, row_hashes
 from pipeline_assets.transforms.event_hashes import VERSION, in_arrow
 from tests.support.builders import PROJECT, an_event
 
@@ -31,7 +31,7 @@ _EVENT = an_event()
 _USED = f"""
 from datetime import date
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.native.library import library
+from pipeline_assets.native import library
 columns = EXPORT_FORMAT.block_parser("{PROJECT}", date(2026, 2, 2), 100_000).parse({json.dumps(_EVENT).encode()!r} + b"\\n", 1)
 print(library() is not None, columns["uuid"].to_pylist() == ["{_EVENT["uuid"]}"])
 """
@@ -137,7 +137,7 @@ def test_doubles_are_hashed_by_their_bits_and_every_nan_alike() -> None:
 def test_without_the_library_or_for_another_type_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row_hashes([pa.array([1], pa.int8())], VERSION) is None
     assert row_hashes([pa.array([], pa.int64())], VERSION) is None
-    monkeypatch.setattr("pipeline_assets.native.library.library", lambda: None)
+    monkeypatch.setattr("pipeline_assets.native.library", lambda: None)
     assert row_hashes([pa.array([1])], VERSION) is None
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pipeline_assets.formats.amplitude import line_blocks
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.gzip_lines import blocks
-from pipeline_assets.native.library import Kind, ScannedColumn, Scanner, library
+from pipeline_assets.native import Kind, ScannedColumn, Scanner, library
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 from tests.support.builders import PROJECT, an_event
