@@ -15,7 +15,6 @@ from pipeline_assets.domain import golden
 from pipeline_assets.domain.notices import Notice, NoticeKind, Place
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import PublicationRecord
-from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.engine import Part, in_parts, insert_into, upsert
 from resources.ledger.schema import (
@@ -241,16 +240,10 @@ class GoldenTotals(Part):
         query = sa.select(GOLDEN_TOTALS).where(c.project_id.in_(projects), days)
         query = query if tables is None else query.where(c.table_name.in_(tables))
         order = c.event_date, c.project_id, c.table_name, c.measure, c.source
-        return [
-            golden.GoldenTotal(
-                golden.GoldenSource(row["source"]),
-                Slice(row["event_date"], row["project_id"]),
-                golden.GoldenMeasure(row["table_name"], row["measure"]),
-                Decimal(row["value"]),
-                row["origin"] or "",
-            )
-            for row in self._maps(query.order_by(*order))
-        ]
+        rows = list(self._maps(query.order_by(*order)))
+        measures = [golden.GoldenMeasure(row["table_name"], row["measure"]) for row in rows]
+        pairs = zip(rows, measures, strict=True)
+        return [record_of(golden.GoldenTotal, row, measure=one, value=Decimal(row["value"])) for row, one in pairs]
 
     def replace(self, reading: golden.GoldenReading) -> None:
         """Replace a source's totals and faults of the days in a reading: a missing file retracts nothing, an empty one does."""
