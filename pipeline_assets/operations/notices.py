@@ -56,19 +56,13 @@ class Told:
 
     def __str__(self) -> str:
         """One sentence."""
-        parts = []
-        if self.sent or not (self.left or self.refused):
-            parts.append(f"took {_notices(self.sent)}")
+        sent, left, refused = (f"{n:,} notice{'s' if n != 1 else ''}" for n in (self.sent, self.left, self.refused))
+        parts = [f"took {sent}"] if self.sent or not (self.left or self.refused) else []
         if self.refused:
-            because = f"for good ({self.refusal}): set aside, sent by `{SEND_AGAIN}` alone"
-            parts.append(f"refuses {_notices(self.refused)} {because}")
+            parts.append(f"refuses {refused} for good ({self.refusal}): set aside, sent by `{SEND_AGAIN}` alone")
         if self.left:
-            parts.append(f"did not take {_notices(self.left)}: {self.reason}; kept, and sent by the next run")
+            parts.append(f"did not take {left}: {self.reason}; kept, and sent by the next run")
         return f"{self.place} {', then '.join(parts)}"
-
-
-def _notices(count: int) -> str:
-    return f"{count:,} notice{'s' if count != 1 else ''}"
 
 
 def register_receivers(ledger: Ledger, settings: Settings) -> dict[str, Receiver]:

@@ -335,11 +335,7 @@ def in_lines(plan: RecoveryPlan, say: Callable[[str], None]) -> Progress:
     """Report each day when its last hour is settled, and each failure at once."""
     asked = Counter((one.project_id, one.hour.day) for one in plan.asked if one.is_fetched)
     settled, good = Counter[tuple[str, date]](), Counter[tuple[str, date]]()
-    received, last_error = 0, ""
-
-    def add(size: int) -> None:
-        nonlocal received
-        received += size
+    received, last_error = Counter[str](), ""
 
     def settle(outcome: HourOutcome) -> None:
         nonlocal last_error
@@ -350,7 +346,7 @@ def in_lines(plan: RecoveryPlan, say: Callable[[str], None]) -> Progress:
             say(f"{outcome.project_id} {outcome.hour} {outcome.fate}: {error}")
         last_error = error
         if settled[place] == asked[place]:
-            in_all = f"{settled.total():,} of {asked.total():,} hours settled, {size_text(received)} received"
+            in_all = f"{settled.total():,} of {asked.total():,} hours settled, {size_text(received.total())} received"
             say(f"{place[0]} {place[1]}: {good[place]} of {asked[place]} hours are there ({in_all})")
 
-    return Progress(add, settle)
+    return Progress(lambda size: received.update(bytes=size), settle)
