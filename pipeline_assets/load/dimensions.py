@@ -6,6 +6,7 @@ from calendar import monthrange
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from functools import partial
 
 import pyspark.sql.functions as F
 
@@ -122,7 +123,7 @@ def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
     exclusions = exclusions_of_dimensions(runtime.ledger) if wanted else {}
     calendar = (runtime.settings.calendar_start, request.now.date())
     for dimension, table in wanted:
-        why_excluded = by_bytes(exclusions, runtime.landing, runtime.ledger, request.run_id)
+        why_excluded = partial(by_bytes, exclusions, runtime.landing, runtime.ledger, request.run_id)
         listing = list_of(runtime.landing, dimension, table, why_excluded)
         log_odd_objects(listing, table.key, calendar, runtime.log)
         days = listing.days_within(*calendar)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
+from functools import partial
 from itertools import groupby
 
 import dagster as dg
@@ -314,7 +315,7 @@ def snapshot_sensor(settings: Settings) -> dg.SensorDefinition:
 
 def _due_snapshots(tick: requests.Tick) -> dg.SensorResult:
     # Evaluations read no bytes: the next load finds excluded bytes under another etag.
-    why_excluded = by_version(exclusions_of_dimensions(tick.ledger))
+    why_excluded = partial(by_version, exclusions_of_dimensions(tick.ledger))
     delivered = [(one, table) for one in DIMENSIONS for table in one.tables if table.reads_landing(tick.settings)]
     listings = {table: list_of(tick.landing, one, table, why_excluded) for one, table in delivered}
     if not any(listing.days or listing.excluded for listing in listings.values()):

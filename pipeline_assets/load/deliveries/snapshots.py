@@ -34,38 +34,28 @@ def versions_of(exclusions: Mapping[str, Sequence[Exclusion]]) -> frozenset[tupl
     return frozenset((key, one.etag) for key, own in exclusions.items() for one in own)
 
 
-def by_version(exclusions: Exclusions) -> Callable[[Listed], str | None]:
+def by_version(exclusions: Exclusions, entry: Listed) -> str | None:
     """Why a listed object is excluded, by its etag alone; None if it is not."""
-
-    def reason(entry: Listed) -> str | None:
-        named = (one.reason for one in exclusions.get(entry.key, ()) if one.names(entry.etag, None))
-        return next(named, None)
-
-    return reason
+    return next((one.reason for one in exclusions.get(entry.key, ()) if one.names(entry.etag, None)), None)
 
 
 def by_bytes(
-    exclusions: dict[str, tuple[Exclusion, ...]], landing: LandingStore, ledger: Ledger, run_id: str
-) -> Callable[[Listed], str | None]:
+    exclusions: dict[str, tuple[Exclusion, ...]], landing: LandingStore, ledger: Ledger, run_id: str, entry: Listed
+) -> str | None:
     """The same, also for excluded bytes under another etag, which are recorded and added to `exclusions`."""
-    known = by_version(exclusions)
-
-    def reason(entry: Listed) -> str | None:
-        told, own = known(entry), exclusions.get(entry.key, ())
-        if told is not None or not any(one.sha256 is not None for one in own):
-            return told
-        try:
-            sha256 = sha256_of(landing, entry.key, entry.etag)
-        except TidemarkError:
-            return None
-        same = [one for one in own if one.sha256 == sha256]
-        if not same:
-            return None
-        exclusions[entry.key] = (*own, replace(same[-1], etag=entry.etag))
-        ledger.interventions.exclude(exclusions[entry.key][-1:], run_id)
-        return same[-1].reason
-
-    return reason
+    told, own = by_version(exclusions, entry), exclusions.get(entry.key, ())
+    if told is not None or not any(one.sha256 is not None for one in own):
+        return told
+    try:
+        sha256 = sha256_of(landing, entry.key, entry.etag)
+    except TidemarkError:
+        return None
+    same = [one for one in own if one.sha256 == sha256]
+    if not same:
+        return None
+    exclusions[entry.key] = (*own, replace(same[-1], etag=entry.etag))
+    ledger.interventions.exclude(exclusions[entry.key][-1:], run_id)
+    return same[-1].reason
 
 
 def sha256_of(landing: LandingStore, key: str, etag: str) -> str:
