@@ -122,16 +122,14 @@ def _without_news(
     if prior is None or prior.verdict is BatchVerdict.WAITING:
         return None
     lacked, is_loaded = prior.partial_hours is not None or prior.has_unplaced, is_accepted and prior.deliveries > 0
+    is_lacking = plan.partial_hours is not None or bool(plan.unplaced)
     other_hours = plan.hours_elsewhere and not prior.is_let_go and plan.partial_hours != prior.partial_hours
     was_ahead = prior.is_closed and not plan.is_closed and prior.hours_marked < HOURS_A_DAY
     reasons = {
         "objects changed while they were read": prior.verdict is BatchVerdict.MOVED,
         "what was missing is back, or behind the horizon": prior.is_missing,
         "the other source holds other hours of it than before": other_hours,
-        "the hours that it lacked are there, or were never its own": is_loaded
-        and lacked
-        and plan.partial_hours is None
-        and not plan.unplaced,
+        "the hours that it lacked are there, or were never its own": is_loaded and lacked and not is_lacking,
         "it is closed now: all hours have markers, or its deadline has passed": (
             is_loaded and plan.is_closed and not prior.is_closed
         ),
