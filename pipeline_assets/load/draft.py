@@ -98,9 +98,9 @@ class LoadRuntime(Runtime):
 class Draft:
     """All changes that one load will publish."""
 
-    def __init__(self, runtime: Runtime, run_id: str, attempt: str, request: LoadRequest | None = None) -> None:
-        self._runtime, self._run_id, self._request = runtime, run_id, request
-        self._attempt, self._numbers = attempt, count()
+    def __init__(self, runtime: Runtime, request: LoadRequest) -> None:
+        self._runtime, self._run_id, self._request = runtime, request.run_id, request
+        self._attempt, self._numbers = request.attempt, count()
         self.ledger = PendingLedger(runtime.ledger)
         self._tables: dict[str, _TableDraft] = {}
         self._steps: list[tuple[str, Changes]] = []
@@ -150,8 +150,6 @@ class Draft:
         return {key: path for key, path in lost.items() if key not in self.slices_of(table.key)}
 
     def _lost(self, table: Table, head: int) -> dict[Slice, str]:
-        if self._request is None:
-            return {}
         request, settings = self._request, self._runtime.settings
         arrived = sum(bool(step.batch_days) for _, step in self._steps)
         if arrived not in self._near:

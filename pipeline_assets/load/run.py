@@ -80,7 +80,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     if swept:
         runtime.log(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     before_tables(runtime, request)
-    draft = Draft(runtime, request.run_id, request.attempt, request)
+    draft = Draft(runtime, request)
     try:
         reports, published = _published(runtime, request, tables, listings, draft)
     except BaseException:

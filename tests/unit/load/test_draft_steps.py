@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.load.build.verdicts import blocked_by, links_of, waiting_reason
 from pipeline_assets.load.draft import Draft, _TableDraft, condensed
-from pipeline_assets.load.runtime import Outcome, TableReport, merged
+from pipeline_assets.load.runtime import LoadRequest, Outcome, TableReport, merged
 from pipeline_assets.tables.aggregates import DAILY_REVENUE
 from pipeline_assets.tables.events import REFINED_EVENTS
 from resources.ledger.changes import Changes
@@ -47,7 +47,8 @@ def test_a_slice_is_told_of_once_by_the_last_walk() -> None:
 @pytest.fixture
 def draft(ledger: Ledger) -> Draft:
     runtime: Any = SimpleNamespace(ledger=ledger, settings=Settings(projects=(PROJECT,), dedupe_window_days=2))
-    return Draft(runtime, "run", "run")
+    now = datetime(2026, 2, 20, tzinfo=UTC)
+    return Draft(runtime, LoadRequest((DAY.event_date,), (PROJECT,), frozenset(), "run", now))
 
 
 def test_slices_that_exchange_events_go_together(draft: Draft) -> None:
