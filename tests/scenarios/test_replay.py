@@ -138,7 +138,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
 
     # Unequal by later deliveries: each key appears once, under the delivery that decides it.
     then = _replay(p, REFINED, NOW, first, samples=3)
-    assert then.result is ReplayResult.DIFFERS
+    assert (then.result, then.is_standing) == (ReplayResult.DIFFERS, False)
     assert then.figures == {"rows": (40, 42)}
     assert then.keys == Keys(kept=38, added=3, removed=1, changed=1)
     assert {share.cause.rpartition(":")[0]: share.keys for share in then.shares} == {
