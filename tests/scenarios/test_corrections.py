@@ -13,16 +13,13 @@ import pytest
 
 from pipeline_assets.domain.slices import Source
 from tests.support.builders import an_event, events_on
-from tests.support.world import Steps, Story, tell
+from tests.support.world import Steps, Story, stories_in, tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY, NEXT, FAR = date(2026, 2, 2), date(2026, 2, 3), date(2026, 1, 30)
 RAW, REFINED, REVENUE, USERS = (
-    "raw/regular_events",
-    "refined/events",
-    "aggregates/daily_revenue",
-    "aggregates/active_users",
-)
+    "raw/regular_events", "refined/events", "aggregates/daily_revenue", "aggregates/active_users",
+)  # fmt: skip
 SENT = {
     "event_time": f"{DAY} 10:00:00.000000",
     "server_upload_time": f"{DAY} 10:30:00.000000",
@@ -75,12 +72,11 @@ def corrections_fold_in(p: Story, source: Source) -> Steps:
     older one changes nothing; a move is one commit of both days; a far key is another event."""
     p.deliver(DAY, [*events_on(DAY, 300), *(_purchase(n, 10, "first") for n in range(len(CORRECTIONS)))])
     p.deliver(NEXT, events_on(NEXT, 50))
-    assert (yield p.load(DAY, NEXT)).success
+    yield p.must_load(DAY, NEXT)
     known = len(p.publications(REFINED))
     sent = [_purchase(n, 25, "again", **one.changes) for n, one in enumerate(CORRECTIONS)]
     p.deliver(NEXT, sent, hour=13, source=source)
-    run = yield p.load(NEXT, source=source)
-    assert run.success, run.failure()
+    yield p.must_load(NEXT, source=source)
     left = _left(p)
     for number, one in enumerate(CORRECTIONS):
         assert left[f"p{number}"] in one.left, one.what
@@ -95,7 +91,7 @@ def corrections_fold_in(p: Story, source: Source) -> Steps:
         (revenue,) = [row["revenue"] for row in p.rows(REVENUE) if row["event_date"] == day]
         assert float(revenue) == amounts + others
     history = p.history()
-    assert (yield p.load(NEXT, source=source)).success
+    yield p.must_load(NEXT, source=source)
     assert p.history() == history
 
 
@@ -111,11 +107,10 @@ def an_older_correction_alone_publishes_nothing(p: Story) -> Steps:
     """Outcome: raw keeps older rows with the reason why they lost; refined and its aggregates are not written again."""
     p.deliver(DAY, [*events_on(DAY, 20), _purchase(0, 10, "first")])
     p.deliver(NEXT, events_on(NEXT, 1))
-    assert (yield p.load(DAY, NEXT)).success
+    yield p.must_load(DAY, NEXT)
     before = p.history()
     p.deliver(NEXT, [_purchase(0, 25, "older", server_upload_time=f"{DAY} 10:29:00.000000")], hour=13)
-    run = yield p.load(NEXT)
-    assert run.success, run.failure()
+    yield p.must_load(NEXT)
     assert p.history() == before | {RAW: before[RAW] + 1}
     assert p.record(REFINED, DAY).figures["send_duplicate"] == 1
     assert _left(p) == {"p0": {DAY: 10}}
@@ -126,7 +121,7 @@ def history_delivered_again_is_counted_once(p: Story) -> Steps:
     days = [DAY + timedelta(days=shift) for shift in range(3)]
     for day in days:
         p.deliver(day, events_on(day, 40))
-    assert (yield p.load(days[0], days[-1])).success
+    yield p.must_load(days[0], days[-1])
     assert sum(row["revenue"] for row in p.rows(REVENUE)) == Decimal(30)
     for day in days:
         again = events_on(day, 40)
@@ -134,7 +129,7 @@ def history_delivered_again_is_counted_once(p: Story) -> Steps:
             again[0]["event_properties"] = {"$revenue": 3.5, "currency": "EUR"}
             again[0]["processed_time"] = f"{day} 23:00:00.000000"
         p.deliver(day, again, source=Source.BACKFILL, shard=9)
-    assert (yield p.load(days[0], days[-1], source=Source.BACKFILL)).success
+    yield p.must_load(days[0], days[-1], source=Source.BACKFILL)
     assert p.count(RAW) == p.count("raw/backfill_events") == p.count(REFINED) == 120
     assert sum(row["revenue"] for row in p.rows(REVENUE)) == Decimal(31)
     assert sum(row["events"] for row in p.rows("aggregates/event_counts")) == 120
@@ -172,14 +167,14 @@ def what_the_vendor_adds_counts_once(p: Story) -> Steps:
     events.append(_on(DAY, event_type=None, amplitude_id=700_000_000_000, data={"merged_amplitude_id": None}))
     p.deliver(DAY, events)
     p.deliver(NEXT, events_on(NEXT, 1))
-    assert (yield p.load(DAY, NEXT)).success
+    yield p.must_load(DAY, NEXT)
     assert _revenue(p, DAY) == [("USD", Decimal(200), 10, 10)]
     assert [row["active_users"] for row in p.rows(USERS) if row["event_date"] == DAY] == [10]
     assert p.count(REFINED, DAY) == len(events)
     figures = p.record(REVENUE, DAY).figures
     assert figures.items() >= {"events_that_repeat_revenue": 10, "unreadable_revenue": 0}.items()
     p.change(event_types_without_revenue=())
-    assert (yield p.load(DAY, accept={f"{REVENUE}:{DAY}": "computed sales count from now on"})).success
+    yield p.must_load(DAY, accept={f"{REVENUE}:{DAY}": "computed sales count from now on"})
     assert _revenue(p, DAY) == [("USD", Decimal(400), 20, 10)]
 
 
@@ -190,21 +185,13 @@ def a_bag_as_text_gives_the_same_rows(p: Story) -> Steps:
     texts = {name: json.dumps(bag) for name, bag in bags.items()}
     p.deliver(DAY, events)
     p.deliver(NEXT, [_on(NEXT, amplitude_id=n, **texts) for n in range(10)])
-    assert (yield p.load(DAY, NEXT)).success
+    yield p.must_load(DAY, NEXT)
     before = p.digests()
     assert _revenue(p, DAY) == _revenue(p, NEXT) == [("USD", Decimal(200), 10, 1)]
     p.deliver(DAY, [one | texts for one in events])
-    assert (yield p.load(NEXT)).success
+    yield p.must_load(NEXT)
     assert p.digests() == before
 
 
 def test_corrections_fold_in(pipeline: Any, subtests: Any) -> None:
-    stories = (
-        through_regular_exports,
-        through_a_recovery,
-        an_older_correction_alone_publishes_nothing,
-        history_delivered_again_is_counted_once,
-        what_the_vendor_adds_counts_once,
-        a_bag_as_text_gives_the_same_rows,
-    )
-    tell(pipeline, subtests, stories)
+    tell(pipeline, subtests, stories_in(globals()))

@@ -22,17 +22,16 @@ from tests.support.dimensions import (
     deliver_items,
     item_events,
     load_items,
+    must_load_items,
 )
 
 pytestmark = pytest.mark.slow
 JANUARY, FIRST, SECOND, THIRD = date(2026, 1, 20), date(2026, 2, 2), date(2026, 2, 3), date(2026, 2, 4)
 MONTHS = (date(2026, 1, 1), date(2026, 2, 1))
 HISTORY = [
-    ("1", "ACTIVE", date(2025, 6, 1), None, "Bern"),
-    ("2", "INACTIVE", date(2025, 6, 1), date(2026, 2, 2), "Bern"),
-    ("2", "ACTIVE", date(2026, 2, 3), None, "Bern"),
-    ("3", "ACTIVE", date(2025, 6, 1), date(2026, 1, 25), "Basel"),
-]
+    ("1", "ACTIVE", date(2025, 6, 1), None, "Bern"), ("2", "INACTIVE", date(2025, 6, 1), date(2026, 2, 2), "Bern"),
+    ("2", "ACTIVE", date(2026, 2, 3), None, "Bern"), ("3", "ACTIVE", date(2025, 6, 1), date(2026, 1, 25), "Basel"),
+]  # fmt: skip
 """Id, status, first day, last day, site."""
 
 
@@ -66,8 +65,7 @@ def test_delivered_intervals(pipeline: Any, tmp_path: Path, monkeypatch: pytest.
     deliver_items(p, FIRST, {"1": "ACTIVE", "2": "INACTIVE"})
     deliver_intervals(p, SECOND, HISTORY)
     assert _asked_for(p)[0] == {str(FIRST)}, "one run for both days"
-    done = load_items(p, FIRST, SECOND)
-    assert done.success, done.failure()
+    must_load_items(p, FIRST, SECOND)
     start = date(2026, 1, 1)
     assert _intervals(p) == {
         ("1", "ACTIVE", start, date(2026, 1, 31)),
@@ -119,16 +117,15 @@ def test_delivered_intervals(pipeline: Any, tmp_path: Path, monkeypatch: pytest.
     assert _record(p, ACTIVE, SECOND).verdict.value == "unchanged", "a third item that is inactive counts for nothing"
     used = {day: _runs_of(p, ACTIVE, day) for day in days}
     deliver_items(p, FIRST, {"1": "ACTIVE", "2": "ACTIVE", "3": "INACTIVE"})
-    done = load_items(p, FIRST, accept={f"{SNAPSHOTS}:{FIRST}": "corrected"})
-    assert done.success, done.failure()
+    must_load_items(p, FIRST, accept={f"{SNAPSHOTS}:{FIRST}": "corrected"})
     assert (active_events(p)[FIRST, "2"], _record(p, ACTIVE, FIRST).verdict.value) == (2, "published")
     assert {day for day in days if _runs_of(p, ACTIVE, day) != used[day]} == {FIRST}
     excluded = {f"dimensions/item_validity/{THIRD}.csv": "a wrong history"}
-    done = load_items(p, THIRD, exclude=excluded)
+    load_items(p, THIRD, exclude=excluded)
     assert ("3", "ACTIVE", start, date(2026, 1, 25)) in _intervals(p), "the delivery before it stands"
     assert max(end for *_, end in _intervals(p)) == SECOND
     assert (active_events(p)[JANUARY, "3"], _record(p, ACTIVE, JANUARY).verdict.value) == (1, "published")
-    assert load_items(p, THIRD, include=excluded).success
+    must_load_items(p, THIRD, include=excluded)
     assert ("3", "INACTIVE", start, date(2026, 1, 31)) in _intervals(p)
     assert (JANUARY, "3") not in active_events(p)
     assert p.ledger.slices(VALIDITY, [ALL_PROJECTS]).keys() == {Slice(month, ALL_PROJECTS) for month in MONTHS}

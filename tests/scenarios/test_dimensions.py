@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -15,20 +13,17 @@ import dagster as dg
 import pyspark.sql.functions as F
 import pytest
 
-from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT, MissingSnapshot
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.inspection.replay import derived_table, replay
 from pipeline_assets.inspection.replay_result import Replay, ReplayBasis, ReplayResult
 from pipeline_assets.load.build import snapshot
-from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 from pipeline_assets.tables.events import REFINED_EVENTS
-from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from tests.scenarios import shops
@@ -42,7 +37,10 @@ from tests.support.dimensions import (
     item_events,
     load_items,
     loaded_partitions,
+    must_load_items,
+    run_items,
 )
+from tests.support.points import once
 from tests.support.shell import InOneProcess
 
 pytestmark = pytest.mark.slow
@@ -88,13 +86,12 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
         deliver_items(p, day, THEN)
         p.deliver(day, item_events(day, EVENTS))
         p.mark(day)
-    assert p.run(FIRST, SECOND, tables=LOADED).success
+    p.must_load(FIRST, SECOND, tables=LOADED)
     assert _record(p, ACTIVE, FIRST) is None, (
         "without any snapshot on record there is nothing to join with, and nothing waits"
     )
     assert not p.lakehouse.knows(ACTIVE_ITEM_EVENTS)
-    first = load_items(p, FIRST, SECOND)
-    assert first.success, first.failure()
+    must_load_items(p, FIRST, SECOND)
     assert active_events(p) == ACTIVE_THEN
     figures = _record(p, ACTIVE, FIRST).figures
     assert (figures["events"], figures["events_with_item"], figures["events_of_unknown_items"]) == (4, 11, 5)
@@ -110,10 +107,10 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
     deliver_items(p, LATER, NOW, as_json=True)
     p.deliver(LATER, item_events(LATER, EVENTS))
     p.mark(LATER)
-    assert load_items(p, LATER).success
-    assert p.run(LATER, tables=LOADED).success
-    assert p.run(FIRST, SECOND, tables=LOADED).success
-    assert load_items(p, FIRST, SECOND).success
+    must_load_items(p, LATER)
+    p.must_load(LATER, tables=LOADED)
+    p.must_load(FIRST, SECOND, tables=LOADED)
+    must_load_items(p, FIRST, SECOND)
     now = {key: digest for key, digest in p.digests_of(ACTIVE).items() if key.event_date <= SECOND}
     assert now == gave
     assert {key: n for key, n in active_events(p).items() if key[0] == LATER} == {(LATER, "2"): 2}
@@ -125,13 +122,13 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
     with a_pipeline(spark, tmp_path / "again", landing_url=str(p.landing)) as q:
         q.now = p.now
         assert load_items(q, FIRST, LATER).success is False, "days between have no snapshot, and the run says so"
-        assert q.load(FIRST, SECOND, tables=LOADED).success
+        q.must_load(FIRST, SECOND, tables=LOADED)
         assert {key: d for key, d in q.digests_of(ACTIVE).items() if key.event_date <= SECOND} == now
 
     used = {day: _runs_of(p, ACTIVE, day) for day in (FIRST, SECOND, LATER)}
     untouched = _runs_of(p, VALIDITY, LATER.replace(day=1))
     deliver_items(p, FIRST, {**THEN, "2": "ACTIVE", "3": "INACTIVE"})
-    corrected = load_items(p, FIRST, LATER)
+    corrected = run_items(p, FIRST, LATER)
     assert (FIRST, "2") in active_events(p)
     assert (FIRST, "3") not in active_events(p)
     assert corrected.materialized(ACTIVE) >= {str(FIRST)}
@@ -153,12 +150,12 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
 
 def _replay(p: Any, table: str, number: int, basis: ReplayBasis) -> Replay:
     (record,) = (record for record in p.ledger.publications(table) if record.number == number)
-    return replay(_runtime(p), derived_table(table), record, basis)
+    return replay(p.runtime, derived_table(table), record, basis)
 
 
 def _asked_for(p: Any) -> tuple[set[str], str]:
     """First days of the runs that a fresh sensor requests, and its reason to request none."""
-    repository = build_defs(p.settings).get_repository_def()
+    repository = p.definitions().get_repository_def()
     sensor = repository.get_sensor_def("dimension_snapshots_arrived")
     resources = {"landing": _landing(p), "clock": Clock(p.now)}
     with dg.build_sensor_context(instance=p.instance, repository_def=repository, resources=resources) as context:
@@ -186,7 +183,7 @@ def test_bad_and_missing_snapshots(pipeline: Any, monkeypatch: pytest.MonkeyPatc
         p.deliver(day, item_events(day, EVENTS))
         p.mark(day)
     assert _asked_for(p)[0] == {str(FIRST)}, "one run for both days"
-    assert load_items(p, FIRST, third).success, "a day that waits for its marker before the deadline fails nothing"
+    assert run_items(p, FIRST, third).success, "a day that waits for its marker before the deadline fails nothing"
     assert (_record(p, SNAPSHOTS, third, ALL_PROJECTS).verdict.value, p.count(SNAPSHOTS)) == ("waiting", 6)
     assert loaded_partitions(p.instance, SNAPSHOTS) == {str(FIRST), str(SECOND)}
     assert loaded_partitions(p.instance, VALIDITY) == {str(FIRST), str(SECOND), str(third)}
@@ -198,7 +195,7 @@ def test_bad_and_missing_snapshots(pipeline: Any, monkeypatch: pytest.MonkeyPatc
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
     key = deliver_items(p, FIRST, b"id,name,status\n1,a,ACTIVE\n2,b,ACTIVE\n1,c,ACTIVE\n")
     deliver_items(p, SECOND, {"1": "ACTIVE"})
-    assert p.run(FIRST, fourth, tables=LOADED).success is False
+    assert p.load(FIRST, fourth, tables=LOADED).success is False
     refused = load_items(p, FIRST, fourth)
     assert not refused.success
     said = refused.failure()
@@ -217,7 +214,7 @@ def test_bad_and_missing_snapshots(pipeline: Any, monkeypatch: pytest.MonkeyPatc
 
     for policy in (MissingSnapshot.REFUSE, MissingSnapshot.PREVIOUS):
         p.change(missing_snapshot=policy)
-        assert p.run(fourth, tables=[ACTIVE]).success is (policy is MissingSnapshot.PREVIOUS)
+        assert p.load(fourth, tables=[ACTIVE]).success is (policy is MissingSnapshot.PREVIOUS)
         record = _record(p, ACTIVE, fourth)
         assert record.verdict.value == {"refuse": "refused", "previous": "published"}[policy.value], record
     assert record.figures["snapshot_age_days"] == 1
@@ -238,14 +235,13 @@ def test_bad_and_missing_snapshots(pipeline: Any, monkeypatch: pytest.MonkeyPatc
     deliver_items(p, third, {**THEN, "2": "ACTIVE"})
     deliver_items(p, FIRST, {**THEN, "3": "INACTIVE"})
     accept = {f"{SNAPSHOTS}:{day}": "the others were closed" for day in (SECOND, third)}
-    done = load_items(p, FIRST, third, accept=accept)
-    assert done.success, done.failure()
+    must_load_items(p, FIRST, third, accept=accept)
     assert {k: n for k, n in active_events(p).items() if k[0] == SECOND} == {(SECOND, "1"): 3}
     assert active_events(p)[fourth, "2"] == 2, "the correction reaches the day that the snapshot stood for"
     assert p.ledger.publications(SNAPSHOTS)[-2].accepted_reason == "the others were closed"
 
     request = RollbackRequest((SNAPSHOTS,), (PROJECT,), third, third, began, "wrong items", str(uuid.uuid4()))
-    (restore,) = roll_back(_runtime(p), request)
+    (restore,) = roll_back(p.runtime, request)
     assert (restore.key, p.verdict(SNAPSHOTS, third, ALL_PROJECTS)) == (Slice(third, ALL_PROJECTS), "held")
     load_items(p, FIRST, third)
     assert {r["id"]: r["status"] for r in p.rows(SNAPSHOTS) if r["snapshot_date"] == third} == THEN
@@ -270,18 +266,16 @@ def test_bad_and_missing_snapshots(pipeline: Any, monkeypatch: pytest.MonkeyPatc
 
     wrong = load_items(p, FIRST, exclude={f"dimensions/item/{third}.csv": "wrong"})
     assert "is of 2026-02-04, which this run does not load" in wrong.failure()
-    done = load_items(p, third, exclude={f"dimensions/item/{third}.csv": "wrong"})
-    assert done.success, done.failure()
+    must_load_items(p, third, exclude={f"dimensions/item/{third}.csv": "wrong"})
     assert p.count(SNAPSHOTS, third) == 0, "its rows are withdrawn"
     assert p.ledger.publications(SNAPSHOTS)[-1].cause.text == "exclusion"
     assert {key: n for key, n in active_events(p).items() if key[0] == third} == {(third, "1"): 3}, (
         "those of the day before"
     )
     deliver_items(p, third, {"1": "ACTIVE", "2": "ACTIVE"}, is_marked=False)
-    assert load_items(p, third).success
+    must_load_items(p, third)
     assert p.count(SNAPSHOTS, third) == 0, "the same bytes stay excluded"
-    done = load_items(p, third, accept=accept, include={f"dimensions/item/{third}.csv": "it was right"})
-    assert done.success, done.failure()
+    must_load_items(p, third, accept=accept, include={f"dimensions/item/{third}.csv": "it was right"})
     assert (p.count(SNAPSHOTS, third), active_events(p)[third, "2"]) == (2, 2)
 
 
@@ -290,30 +284,12 @@ def test_a_snapshot_that_is_excluded_while_it_is_loaded_is_not_published(pipelin
     p = pipeline()
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
     _, wrong = (deliver_items(p, day, THEN) for day in (FIRST, SECOND))
-    tries: list[Failpoint] = []
-
-    def watcher(point: Failpoint, _: str) -> None:
-        if point is Failpoint.BEFORE_PUBLISH:
-            tries.append(point)
-            if len(tries) == 1:
-                failpoints.watch()
-                load_items(p, SECOND, exclude={wrong: "the wrong items"})
-                failpoints.watch(watcher)
-
-    failpoints.watch(watcher)
-    try:
+    with once(Failpoint.BEFORE_PUBLISH, lambda: load_items(p, SECOND, exclude={wrong: "the wrong items"})) as tries:
         load_items(p, FIRST, SECOND)
-    finally:
-        failpoints.watch()
-
     assert len(tries) == 2
     assert (p.count(SNAPSHOTS, FIRST), p.count(SNAPSHOTS, SECOND)) == (3, 0)
     assert p.verdict(SNAPSHOTS, FIRST, ALL_PROJECTS) == "published"
     assert "is excluded: the wrong items" in _record(p, SNAPSHOTS, SECOND, ALL_PROJECTS).reason
-
-
-def _runtime(p: Any) -> Runtime:
-    return Runtime(p.lakehouse, p.ledger, _landing(p), p.settings)
 
 
 def test_a_dimension_of_a_users_own_is_one_module(spark: Any, tmp_path: Path) -> None:
@@ -342,19 +318,6 @@ def test_a_dimension_of_a_users_own_is_one_module(spark: Any, tmp_path: Path) ->
     warehouse = shell.landing.parent / "warehouse"
     assert list(warehouse.rglob("*shop_validity*"))
     assert not list(warehouse.rglob("*item*"))
-    graph = subprocess.run(
-        [sys.executable, "-c", GRAPH], env=shell.environment, capture_output=True, text=True, check=False
-    )
-    assert json.loads(graph.stdout.splitlines()[-1])["dimensions/shop_validity"] == ["dimensions/shop_snapshot"]
-
-
-GRAPH = """
-import json
-from pipeline_assets.definitions import build_defs
-graph = build_defs().resolve_asset_graph()
-print(json.dumps({key.to_user_string(): [one.to_user_string() for one in graph.get(key).parent_keys]
-                  for key in graph.get_all_asset_keys()}))
-"""
 
 
 def test_the_page_shows_the_module_that_is_tested() -> None:

@@ -13,26 +13,17 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.load import file_tasks
 from pipeline_assets.load.build import competing_rows, refined_audit
 from pipeline_assets.tables.events import REFINED_EVENTS
-from tests.support.builders import LATER, an_event, events_on
-from tests.support.world import Steps, Story, tell
+from tests.support.builders import LATER, RAW_AND_REFINED, an_event, events_on, sent_again
+from tests.support.world import Steps, Story, stories_in, tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(5)]
-REFINED = "refined/events"
+REFINED, COUNTS = "refined/events", "aggregates/event_counts"
 
 
 def _moved(events: Iterable[Mapping[str, Any]], to: date, sent: date) -> list[dict[str, Any]]:
     """The same events sent again on another day, with a time on the day `to`."""
-    return [
-        {
-            **event,
-            "uuid": f"again-{event['uuid']}",
-            "event_time": f"{to} 11:00:00.000000",
-            "server_upload_time": f"{sent} 12:00:00.000000",
-            "processed_time": f"{sent} 12:00:01.000000",
-        }
-        for event in events
-    ]
+    return [sent_again(event, sent, to=to, uuid=f"again-{event['uuid']}") for event in events]
 
 
 def _places(p: Story) -> dict[str, list[date]]:
@@ -51,17 +42,16 @@ def test_rows_beyond_a_bound_are_decided_by_tasks_to_the_same_end(
         for name, most in bounds.items():
             monkeypatch.setattr(competing_rows, name, most)
         monkeypatch.setattr(skew, "HOT_KEY_ROWS", hot_key_rows)
-        p = pipeline()
+        p = pipeline(only=(*RAW_AND_REFINED, COUNTS))
         events = {day: events_on(day, 40) for day in DAYS[:3]}
         for day in DAYS[:3]:
             for number, event in enumerate(events[day][20:30]):
                 event.update({"device_id": "server", "$insert_id": "constant", "uuid": f"{day}-{number // 2}"})
             p.deliver(day, [*events[day], *events[day][:10]])
-        assert p.load(DAYS[0], DAYS[2]).success
+        p.must_load(DAYS[0], DAYS[2])
         p.deliver(DAYS[2], _moved(events[DAYS[0]][:4], DAYS[1], DAYS[2]), hour=20)
-        run = p.load(DAYS[2])
-        assert run.success, run.failure()
-        digests = {table: p.digests()[table] for table in (REFINED, "aggregates/event_counts")}
+        p.must_load(DAYS[2])
+        digests = {table: p.digests()[table] for table in (REFINED, COUNTS)}
         records = p.ledger.slices(REFINED, None, DAYS[:3])
         found.append((digests, {key: (one.figures, one.input_state) for key, one in records.items()}))
     assert found[1:] == found[:1] * 2
@@ -74,7 +64,7 @@ def a_day_waits_for_the_refused_day_it_takes_events_from(p: Story) -> Steps:
     events = {day: events_on(day, 400 if day == DAYS[1] else 120) for day in DAYS[:4]}
     for day in DAYS[:4]:
         p.deliver(day, events[day])
-    assert (yield p.load(DAYS[0], DAYS[3])).success
+    yield p.must_load(DAYS[0], DAYS[3])
     before = p.digests()[REFINED]
     p.deliver(DAYS[2], _moved(events[DAYS[0]][:60], DAYS[1], DAYS[2]), hour=20)
     # A day in reach without a shared key goes on.
@@ -87,25 +77,24 @@ def a_day_waits_for_the_refused_day_it_takes_events_from(p: Story) -> Steps:
     assert f"shares events with {DAYS[0]}, which cannot be published now" in str(p.record(REFINED, DAYS[1]).reason)
     assert {day for day, digest in p.digests()[REFINED].items() if before[day] != digest} == {DAYS[3]}
     assert all(len(days) == 1 for days in _places(p).values())
-    assert p.verdict("aggregates/event_counts", DAYS[1]) == "waiting"
+    assert p.verdict(COUNTS, DAYS[1]) == "waiting"
 
     history = p.history()
-    again = yield p.load(DAYS[2], DAYS[3])
-    assert again.success, again.failure()
+    again = yield p.must_load(DAYS[2], DAYS[3])
     assert again.built(REFINED) == []
     assert (p.verdict(REFINED, DAYS[1]), p.history()) == ("waiting", history)
 
-    smaller = (REFINED, "aggregates/event_counts", "aggregates/active_users")
     old = p.runtime.lakehouse.head(REFINED_EVENTS)
-    accepted = yield p.load(DAYS[0], accept={f"{table}:{DAYS[0]}": "the app's clock was wrong" for table in smaller})
-    assert accepted.success, accepted.failure()
+    yield p.must_load(
+        DAYS[0], accept={f"{table}:{DAYS[0]}": "the app's clock was wrong" for table in (REFINED, COUNTS)}
+    )
     places = _places(p)
     assert {event: places[event] for event in places if event.startswith(f"e-{DAYS[0]}")} == {
         event["$insert_id"]: [DAYS[1] if number < 60 else DAYS[0]] for number, event in enumerate(events[DAYS[0]])
     }
     last = {r.key.event_date: r for r in p.publications(REFINED) if r.key.event_date in DAYS[:2]}
     assert last[DAYS[0]].snapshot_id == last[DAYS[1]].snapshot_id
-    assert (p.count("aggregates/event_counts", DAYS[1]), p.verdict("aggregates/event_counts", DAYS[1])) == (
+    assert (p.count(COUNTS, DAYS[1]), p.verdict(COUNTS, DAYS[1])) == (
         1,
         "published",
     )
@@ -128,7 +117,7 @@ def a_day_waits_for_a_neighbour_that_cannot_be_built(p: Story) -> Steps:
     events = {day: events_on(day, 20) for day in DAYS[:3]}
     for day in DAYS[:3]:
         p.deliver(day, events[day])
-    assert (yield p.load(DAYS[0], DAYS[2])).success
+    yield p.must_load(DAYS[0], DAYS[2])
     p.deliver(DAYS[1], events_on(DAYS[1], 3, prefix="more"), hour=20, truncated=True)
     p.deliver(DAYS[2], _moved(events[DAYS[1]][:1], DAYS[0], DAYS[2]), hour=20)
 
@@ -144,8 +133,7 @@ def a_day_waits_for_a_neighbour_that_cannot_be_built(p: Story) -> Steps:
     assert _places(p)[moved] == [DAYS[1]]
 
     p.deliver(DAYS[1], events_on(DAYS[1], 3, prefix="more"), hour=20)
-    healed = yield p.load(DAYS[1])
-    assert healed.success, healed.failure()
+    yield p.must_load(DAYS[1])
     assert _places(p)[moved] == [DAYS[0]]
     assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (21, 22)
 
@@ -155,7 +143,7 @@ def only_days_that_share_a_changed_key_are_built_again(p: Story) -> Steps:
     events = {day: events_on(day, 120) for day in DAYS}
     for day in DAYS:
         p.deliver(day, events[day])
-    assert (yield p.load(DAYS[0], DAYS[-1])).success
+    yield p.must_load(DAYS[0], DAYS[-1])
 
     p.deliver(DAYS[4], [*_moved(events[DAYS[1]][:1], DAYS[2], DAYS[4]), *events_on(DAYS[2], 2, prefix="late")], hour=20)
     assert (yield p.load(DAYS[4])).built(REFINED) == [DAYS[1], DAYS[2]]
@@ -183,7 +171,7 @@ def an_event_is_on_one_day_while_the_rule_changes_day_by_day(p: Story) -> Steps:
     p.deliver(DAYS[1], [moved, *events_on(DAYS[1], 5)], source=Source.BACKFILL)
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="own"))
     for source in (Source.BACKFILL, Source.REGULAR):
-        assert (yield p.load(DAYS[0], DAYS[1], source=source)).success
+        yield p.must_load(DAYS[0], DAYS[1], source=source)
     assert _places(p)[event["$insert_id"]] == [DAYS[0]]
 
     p.change(source_precedence=(Source.BACKFILL, Source.REGULAR))
@@ -192,29 +180,20 @@ def an_event_is_on_one_day_while_the_rule_changes_day_by_day(p: Story) -> Steps:
         assert _places(p)[event["$insert_id"]] == [DAYS[0]]
         assert alone.outcome(REFINED, day).verdict.value == "waiting"
         assert "load or recover those days" in str(alone.outcome(REFINED, day).hint)
-    together = yield p.load(DAYS[0], DAYS[1])
-    assert together.success, together.failure()
+    yield p.must_load(DAYS[0], DAYS[1])
     assert _places(p)[event["$insert_id"]] == [DAYS[1]]
 
 
 def a_day_that_is_in_order_holds_nothing_back(p: Story) -> Steps:
     """Scenario: an id lies on three days; a better row arrives on the third. Outcome: it moves; the first day stays."""
-    shown = {"insert_id": "reused", "device_id": "d", "uuid": "u"}
+    reused = an_event(insert_id="reused", device_id="d")
     for number, (day, hour) in enumerate(zip(DAYS[:3], (10, 12, 11), strict=True)):
-        row = an_event(
-            **shown | {"uuid": f"u{number}"},
-            event_time=f"{day} 10:00:00.000000",
-            server_upload_time=f"{DAYS[2]} {hour}:00:00.000000",
-        )
-        p.deliver(day, [row, *events_on(day, 5)])
-    assert (yield p.load(DAYS[0], DAYS[2])).success
+        at = {"event_time": f"{day} 10:00:00.000000", "server_upload_time": f"{DAYS[2]} {hour}:00:00.000000"}
+        p.deliver(day, [reused | at | {"uuid": f"u{number}"}, *events_on(day, 5)])
+    yield p.must_load(DAYS[0], DAYS[2])
     assert _places(p)["reused"] == [DAYS[1]]
     arrival = DAYS[2] + timedelta(days=30)
-    better = an_event(
-        **shown | {"uuid": "u9"},
-        event_time=f"{DAYS[2]} 09:00:00.000000",
-        server_upload_time=f"{arrival} 09:00:00.000000",
-    )
+    better = sent_again(reused, arrival, to=DAYS[2], uuid="u9")
     p.deliver(arrival, [better, *events_on(DAYS[2], 2, prefix="late")])
 
     assert (yield p.load(arrival)).built(REFINED) == DAYS[1:3]
@@ -225,11 +204,4 @@ def a_day_that_is_in_order_holds_nothing_back(p: Story) -> Steps:
 
 
 def test_slices_that_share_events(pipeline: Any, subtests: Any) -> None:
-    stories = (
-        a_day_waits_for_the_refused_day_it_takes_events_from,
-        a_day_waits_for_a_neighbour_that_cannot_be_built,
-        only_days_that_share_a_changed_key_are_built_again,
-        an_event_is_on_one_day_while_the_rule_changes_day_by_day,
-        a_day_that_is_in_order_holds_nothing_back,
-    )
-    tell(pipeline, subtests, stories, now=LATER)
+    tell(pipeline, subtests, stories_in(globals()), now=LATER, only=(*RAW_AND_REFINED, COUNTS))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,191 +11,137 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.places import local_path
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.inspection.scratch import replay_runtime, replay_settings
-from pipeline_assets.inspection.verify import Proof, ReplayMatch, prove
+from pipeline_assets.inspection.verify import Compared, Proof, ReplayMatch, prove
 from pipeline_assets.load.runtime import Runtime
 from resources.iceberg.lakehouse import Lakehouse
-from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
-from tests.support.builders import PROJECT, Pipeline, an_event, events_on
-from tests.support.prepared import Again, a_prepared_pipeline
+from tests.support.builders import Pipeline, an_event, events_on, sent_again
+from tests.support.world import Story, Tables
 
 pytestmark = pytest.mark.slow
 DAYS = tuple(date(2026, 2, 2) + timedelta(days=shift) for shift in range(4))
-REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
+RAW, REFINED, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily_revenue"
 
 
 def _prove(p: Pipeline, folder: Path, first: date = DAYS[0], last: date = DAYS[-1]) -> Proof:
-    landing = LandingStore.from_settings(p.settings)
-    runtime = Runtime(p.lakehouse, p.ledger, landing, p.settings)
+    runtime = p.runtime
     own = replay_settings(p.settings, str(folder), str(folder / "warehouse"))
     folder.mkdir()
     configure_catalog(p.spark, own)
     with closing(Ledger(own.ledger_database_url)) as ledger:
-        scratch = Runtime(Lakehouse(p.spark, own.catalog_name), ledger, landing, own)
-        return prove(runtime, scratch, first, last, (PROJECT,), p.now)
+        scratch = Runtime(Lakehouse(p.spark, own.catalog_name), ledger, runtime.landing, own)
+        return prove(runtime, scratch, first, last, p.settings.projects, p.now)
 
 
-def _load(p: Pipeline) -> None:
-    """Days with late facts, an event that moved over midnight, a recovery, duplicates and an excluded object."""
+def _late(count: int, day: date, uploaded: date) -> list[dict[str, Any]]:
+    at = {"event_time": f"{day} 23:00:00.000000", "server_upload_time": f"{uploaded} 01:00:00.000000"}
+    return [an_event(insert_id=f"late{n}", uuid=f"late{n}", **at) for n in range(count)]
+
+
+def _found(proof: Proof, p: Story) -> list[tuple[str, date, ReplayMatch]]:
+    return [(one.table, one.key.event_date, one.match) for one in _differing(proof, p)]
+
+
+def _differing(proof: Proof, p: Story) -> list[Compared]:
+    return [one for one in proof.slices if one.key.project_id == p.project and one.match is not ReplayMatch.EQUAL]
+
+
+def test_what_is_published_is_proven_and_every_difference_is_named(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: days with late facts, an event that moved over midnight, a recovery, duplicates, an excluded object and an
+    accepted loss are proven. Then rows of one project change behind our back; another one has a refused day, a lost and an
+    unloaded object; to the third an object of the accepted loss arrives.
+    Outcome: all is equal and unchanged; then exactly these slices are named, each with its fault."""
+    world = pipeline(projects=("10001", "10002", "10003"))
+    tampered, refused, lossy = (Story(world, project, Tables(world)) for project in world.settings.projects)
     for day in DAYS:
-        p.deliver(day, events_on(day, 40))
-    late = [
-        an_event(
-            insert_id=f"late{n}",
-            uuid=f"late{n}",
-            event_time=f"{DAYS[0]} 23:00:00.000000",
-            server_upload_time=f"{DAYS[3]} 01:00:00.000000",
-        )
-        for n in range(3)
-    ]
-    moved = {
-        **events_on(DAYS[1], 40)[3],
-        "uuid": "again",
-        "event_time": f"{DAYS[2]} 00:10:00.000000",
-        "server_upload_time": f"{DAYS[2]} 12:00:00.000000",
-    }
-    p.deliver(DAYS[3], [*late, *events_on(DAYS[3], 10)], hour=11)
-    p.deliver(DAYS[2], [moved], hour=12)
-    p.deliver(DAYS[1], [*events_on(DAYS[1], 40), *events_on(DAYS[1], 5, prefix="lost")], source=Source.BACKFILL)
-    wrong = p.deliver(DAYS[0], events_on(DAYS[0], 7, prefix="wrong"), hour=13)
-    for day in DAYS:
-        assert p.load(day).success
-    assert p.load(DAYS[1], source=Source.BACKFILL).success
-    assert p.load(DAYS[0], exclude={wrong: "test device"}).success
+        tampered.deliver(day, events_on(day, 40))
+        refused.deliver(day, events_on(day, 40, prefix="r"))
+    tampered.deliver(DAYS[3], [*_late(3, DAYS[0], DAYS[3]), *events_on(DAYS[3], 10)], hour=11)
+    moved = sent_again(events_on(DAYS[1], 40)[3], DAYS[2], to=DAYS[2], at="00:10", uuid="again")
+    tampered.deliver(DAYS[2], [moved], hour=12)
+    again = [*events_on(DAYS[1], 40), *events_on(DAYS[1], 5, prefix="lost")]
+    tampered.deliver(DAYS[1], again, source=Source.BACKFILL)
+    wrong = tampered.deliver(DAYS[0], events_on(DAYS[0], 7, prefix="wrong"), hour=13)
+    late = _late(4, DAYS[1], DAYS[2])
+    for day, events in ((DAYS[0], events_on(DAYS[0], 5)), (DAYS[2], late[:3]), (DAYS[3], events_on(DAYS[3], 1))):
+        lossy.deliver(day, events)
+    world.must_load(DAYS[0])
+    world.must_load(*DAYS[1:3], accept={f"{RAW}:{DAYS[1]}/{lossy.project}": "an outage of theirs"})
+    world.must_load(DAYS[3])
+    world.must_load(DAYS[1], source=Source.BACKFILL, projects=[tampered.project])
+    world.must_load(DAYS[0], exclude={wrong: "test device"})
+    before = world.history(), world.digests(), len(world.ledger.publications())
 
+    whole = _prove(world, tmp_path / "whole")
 
-@pytest.fixture(scope="module")
-def loaded_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[None]]:
-    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("loaded"), _load) as again:
-        yield again
+    assert whole.is_proven, [_found(whole, one) for one in (tampered, refused, lossy)]
+    assert {one.key.event_date for one in whole.slices} == set(DAYS)
+    assert {one.table for one in whole.slices} >= {REFINED, REVENUE, RAW, "raw/backfill_events"}
+    rows = {(one.table, one.key): one.published.rows for one in whole.slices}
+    assert rows[REFINED, Slice(DAYS[0], tampered.project)] == 43
+    assert rows[REFINED, Slice(DAYS[1], lossy.project)] == 3
+    assert (whole.excluded, whole.objects) == (1, 7 + 4 + 3)
+    assert (world.history(), world.digests(), len(world.ledger.publications())) == before
+    one_day = _prove(world, tmp_path / "one", DAYS[2], DAYS[2])
+    assert one_day.is_proven
+    assert {one.key.event_date for one in one_day.slices} == {DAYS[2]}
 
+    (gone,) = world.ledger.deliveries(Source.REGULAR, [refused.project], DAYS[0], DAYS[0])
+    refused.deliver(DAYS[1], events_on(DAYS[1], 700, prefix="twice"), hour=14)
+    assert not world.load(DAYS[1], projects=[refused.project]).success
+    refused.remove(gone)
+    new = refused.deliver(DAYS[3], events_on(DAYS[3], 4, prefix="new"), hour=20)
+    since = lossy.deliver(DAYS[2] + timedelta(days=3), late[3:])
 
-@pytest.fixture
-def loaded(loaded_again: Again[None]) -> Iterator[Pipeline]:
-    with loaded_again() as (p, _):
-        yield p
-
-
-def _found(proof: Proof) -> list[tuple[str, date, ReplayMatch]]:
-    return [(one.table, one.key.event_date, one.match) for one in proof.slices if one.match is not ReplayMatch.EQUAL]
-
-
-def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded: Any, tmp_path: Path) -> None:
-    """Scenario: loaded, recovered and corrected days are proven; then columns, keys, hashes and rows change behind our
-    back. Outcome: all is equal and unchanged; then exactly the tampered slices are named, each with its fault."""
-    p = loaded
-    before = p.history(), p.digests(), len(p.ledger.publications())
-
-    whole = _prove(p, tmp_path / "whole")
-    one = _prove(p, tmp_path / "one", DAYS[2], DAYS[2])
-
-    assert whole.is_proven, _found(whole)
-    assert one.is_proven, _found(one)
-    assert {key.event_date for key in (c.key for c in whole.slices)} == set(DAYS)
-    assert {c.table for c in whole.slices} >= {REFINED, REVENUE, "raw/regular_events", "raw/backfill_events"}
-    assert {c.published.rows for c in whole.slices if (c.table, c.key.event_date) == (REFINED, DAYS[0])} == {43}
-    assert (whole.excluded, whole.objects) == (1, 7)
-    assert {c.key.event_date for c in one.slices} == {DAYS[2]}
-    assert (p.history(), p.digests(), len(p.ledger.publications())) == before
-
-    raw, refined = (f"{p.settings.catalog_name}.{name}" for name in ("raw.regular_events", "refined.events"))
-    revenue = f"{p.settings.catalog_name}.aggregates.daily_revenue"
-    extra = DAYS[-1] + timedelta(days=1)
-    p.spark.sql(
-        f"UPDATE {refined} SET city = 'Elsewhere' WHERE event_date = DATE '{DAYS[0]}' AND insert_id = 'e-{DAYS[0]}-5'"
+    names = {name: f"{world.settings.catalog_name}.{name.replace('/', '.')}" for name in (RAW, REFINED, REVENUE)}
+    for table, change, day, device in (
+        (REFINED, "city = 'Elsewhere'", DAYS[0], 5),
+        (REFINED, "_key_b = _key_b + 1", DAYS[3], 5),
+        (RAW, "_meaning_hash = 1", DAYS[2], 7),
+        (RAW, "region = 'Elsewhere'", DAYS[1], 7),
+    ):
+        where = f"event_date = DATE '{day}' AND insert_id = 'e-{day}-{device}' AND project_id = '{tampered.project}'"
+        world.spark.sql(f"UPDATE {names[table]} SET {change} WHERE {where}")
+    own, extra = f"project_id = '{tampered.project}' AND event_date = DATE", DAYS[-1] + timedelta(days=1)
+    world.spark.sql(f"DELETE FROM {names[REFINED]} WHERE {own} '{DAYS[2]}'")
+    world.spark.sql(
+        f"INSERT INTO {names[REVENUE]} SELECT DATE '{extra}', project_id, currency, revenue, purchases, paying_users "
+        f"FROM {names[REVENUE]} WHERE {own} '{DAYS[0]}'"
     )
-    p.spark.sql(f"DELETE FROM {refined} WHERE event_date = DATE '{DAYS[2]}'")
-    p.spark.sql(
-        f"UPDATE {refined} SET _key_b = _key_b + 1 WHERE event_date = DATE '{DAYS[3]}' AND insert_id = 'e-{DAYS[3]}-5'"
-    )
-    p.spark.sql(
-        f"UPDATE {raw} SET _meaning_hash = 1 WHERE event_date = DATE '{DAYS[2]}' AND insert_id = 'e-{DAYS[2]}-7'"
-    )
-    p.spark.sql(
-        f"UPDATE {raw} SET region = 'Elsewhere' WHERE event_date = DATE '{DAYS[1]}' AND insert_id = 'e-{DAYS[1]}-7'"
-    )
-    p.spark.sql(
-        f"INSERT INTO {revenue} SELECT DATE '{extra}', project_id, currency, revenue, purchases, paying_users "
-        f"FROM {revenue} WHERE event_date = DATE '{DAYS[0]}'"
-    )
-
-    proof = _prove(p, tmp_path / "proof", DAYS[0], extra)
+    proof = _prove(world, tmp_path / "proof", DAYS[0], extra)
 
     assert not proof.is_proven
-    assert _found(proof) == [
-        ("raw/regular_events", DAYS[1], ReplayMatch.DIFFERS),
-        ("raw/regular_events", DAYS[2], ReplayMatch.DIFFERS),
-        (REFINED, DAYS[0], ReplayMatch.DIFFERS),
-        (REFINED, DAYS[2], ReplayMatch.MISSING),
-        (REFINED, DAYS[3], ReplayMatch.DIFFERS),
-        (REVENUE, extra, ReplayMatch.EXTRA),
-    ]
-    tampered = next(one for one in proof.slices if (one.table, one.key.event_date) == (REFINED, DAYS[0]))
-    assert tampered.published.rows == tampered.replayed.rows == 43
-    assert tampered.published != tampered.replayed
-
-
-def test_days_that_stand_refused_differ_and_those_that_landing_lacks_are_unproven(loaded: Any, tmp_path: Path) -> None:
-    """Outcome: days with a lost or unloaded object are unproven, by name; a refused day differs and says why."""
-    p = loaded
-    p.deliver(DAYS[1], events_on(DAYS[1], 700, prefix="twice"), hour=14)
-    assert not p.load(DAYS[1]).success
-    (gone,) = [key for key in p.ledger.deliveries(Source.REGULAR, [PROJECT], DAYS[0], DAYS[0]) if "_10#" in key]
-    p.remove(gone)
-    new = p.deliver(DAYS[3], events_on(DAYS[3], 4, prefix="new"), hour=20)
-
-    proof = _prove(p, tmp_path / "proof")
-
-    assert not proof.is_proven
-    found = [one for one in proof.slices if one.match is not ReplayMatch.EQUAL]
-    assert {(one.key.event_date, one.match) for one in found} == {
+    assert _found(proof, tampered) == [
+        (RAW, DAYS[1], ReplayMatch.DIFFERS), (RAW, DAYS[2], ReplayMatch.DIFFERS),
+        (REFINED, DAYS[0], ReplayMatch.DIFFERS), (REFINED, DAYS[2], ReplayMatch.MISSING),
+        (REFINED, DAYS[3], ReplayMatch.DIFFERS), (REVENUE, extra, ReplayMatch.EXTRA),
+    ]  # fmt: skip
+    (other,) = [one for one in _differing(proof, tampered) if (one.table, one.key.event_date) == (REFINED, DAYS[0])]
+    assert other.published.rows == other.replayed.rows == 43
+    assert other.published != other.replayed
+    of_refused = _differing(proof, refused)
+    assert {(one.key.event_date, one.match) for one in of_refused} == {
         (DAYS[0], ReplayMatch.UNPROVEN),
         (DAYS[1], ReplayMatch.DIFFERS),
         (DAYS[3], ReplayMatch.UNPROVEN),
     }
-    refused = [one for one in found if (one.table, one.key.event_date) == (REFINED, DAYS[1])]
-    assert "is refused: change_is_explained" in str([one.reason for one in refused])
-    assert all(gone in str(one.reason) for one in found if one.key.event_date == DAYS[0])
-    assert all(new in str(one.reason) for one in found if one.key.event_date == DAYS[3])
-
-
-def test_what_a_person_let_go_is_proven_and_what_came_since_is_named(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: an operator accepted an empty arrival day; later an object of it arrives. Outcome: equal; then unproven."""
-    p = pipeline()
-    late = [
-        an_event(
-            insert_id=f"late{n}",
-            uuid=f"late{n}",
-            event_time=f"{DAYS[1]} 23:00:00.000000",
-            server_upload_time=f"{DAYS[2]} 01:00:00.000000",
-        )
-        for n in range(4)
-    ]
-    p.deliver(DAYS[0], events_on(DAYS[0], 5))
-    p.deliver(DAYS[2], [*late[:3], *events_on(DAYS[2], 10)])
-    assert p.load(DAYS[0]).success
-    assert p.load(DAYS[1], accept={f"raw/regular_events:{DAYS[1]}": "an outage of theirs"}).success
-    assert p.load(DAYS[2]).success
-    assert p.count(REFINED, DAYS[1]) == 3
-
-    whole = _prove(p, tmp_path / "whole", DAYS[1], DAYS[1])
-    since = p.deliver(DAYS[2] + timedelta(days=3), late[3:])
-    proof = _prove(p, tmp_path / "proof", DAYS[1], DAYS[1])
-
-    assert whole.is_proven, _found(whole)
-    differing = [one for one in proof.slices if one.match is not ReplayMatch.EQUAL]
-    assert {one.match for one in differing} == {ReplayMatch.UNPROVEN}
-    assert {one.reason for one in differing} == {f"{since} is in landing and not loaded"}
+    said = {(one.table, one.key.event_date): str(one.reason) for one in of_refused}
+    assert "is refused: change_is_explained" in said[REFINED, DAYS[1]]
+    assert all(gone in text for (_, day), text in said.items() if day == DAYS[0])
+    assert all(new in text for (_, day), text in said.items() if day == DAYS[3])
+    of_lossy = [one for one in _differing(proof, lossy) if one.key.event_date == DAYS[1]]
+    assert {one.match for one in of_lossy} == {ReplayMatch.UNPROVEN}
+    assert {one.reason for one in of_lossy} == {f"{since} is in landing and not loaded"}
 
 
 def test_a_replay_on_a_disk_that_workers_share_leaves_nothing_there(pipeline: Any, tmp_path: Path) -> None:
     """Outcome: the replay's tables lie in the shared warehouse folder, and are gone afterwards."""
     p = pipeline()
     shared = p.settings.model_copy(update={"spark_master": "spark://host:7077", "spark_shared_disk": True})
-    runtime = Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), shared)
+    runtime = replace(p.runtime, settings=shared)
     warehouse = local_path(shared.warehouse_url)
     assert warehouse is not None
     before = sorted(warehouse.rglob("*")) if warehouse.exists() else []

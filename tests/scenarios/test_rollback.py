@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -16,76 +15,69 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 
-from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations import rollback as rolling
 from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.maintenance import maintain
-from pipeline_assets.operations.rollback import RollbackRequest, plan, roll_back
-from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, plan, roll_back
 from pipeline_assets.tables.events import REFINED_EVENTS
-from pipeline_assets.tables.registry import DERIVED
-from resources import failpoints
+from pipeline_assets.tables.registry import DERIVED, table_by_key
 from resources.failpoints import Failpoint
 from resources.iceberg.metadata import JavaTables
 from resources.iceberg.upkeep import Upkeep
-from resources.landing.store import LandingStore
 from resources.ledger.schema import PUBLICATIONS
-from tests.support.builders import PROJECT, Pipeline, events_on
+from tests.support.builders import PROJECT, RAW_AND_REFINED, Pipeline, events_on, sent_again
+from tests.support.points import killed_at, once
 from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known
+from tests.support.upkeep import LONG, data_files, grow_old, maintained
 
 pytestmark = pytest.mark.slow
 DAYS = tuple(date(2026, 2, 2) + timedelta(days=shift) for shift in range(3))
 RAW, REFINED, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily_revenue"
-NAMES = tuple(table.key for table in DERIVED)
-
-
-def _runtime(p: Any) -> Runtime:
-    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+NAMES = (REFINED, REVENUE)
+"""Derived tables of most of these lakes; one story has them all."""
+Digests = dict[str, dict[Slice, str]]
+TwoStates = tuple[Pipeline, Digests, datetime, Digests]
 
 
 def _request(
-    to: datetime | int, days: Sequence[date] = DAYS, tables: tuple[str, ...] = (), reason: str = "why"
+    to: datetime | int, days: Sequence[date] = DAYS, tables: tuple[str, ...] = NAMES, reason: str = "why"
 ) -> RollbackRequest:
     return RollbackRequest(tables, (PROJECT,), days[0], days[-1], to, reason, str(uuid.uuid4()))
 
 
-def _derived(p: Any) -> dict[str, dict[Slice, str]]:
-    return {name: found for name, found in p.digests().items() if name in NAMES}
+def _back(p: Pipeline, to: datetime | int, *request: Any, **more: Any) -> list[SliceRestore]:
+    return roll_back(p.runtime, _request(to, *request, **more))
 
 
-Digests = dict[str, dict[Slice, str]]
-TwoStates = tuple[Pipeline, Digests, datetime, Digests]
-TwoDays = tuple[Pipeline, Digests, datetime]
+def _derived(p: Pipeline) -> Digests:
+    return {name: found for name, found in p.digests().items() if not name.startswith("raw/")}
+
+
+def _held(p: Pipeline, days: Sequence[date] = DAYS) -> list[Any]:
+    return preview(p.ledger, p.settings, (), (PROJECT,), days[0], days[-1], p.now, is_load_next=True)
 
 
 def _two_states(p: Pipeline) -> tuple[Digests, datetime, Digests]:
     """The right state, its time, and the wrong one that follows it."""
     for day in DAYS:
         p.deliver(day, events_on(day, 120))
-    assert p.load(DAYS[0], DAYS[-1]).success
+    p.must_load(DAYS[0], DAYS[-1])
     right, then = _derived(p), datetime.now(UTC)
     time.sleep(0.01)
     for day in DAYS:
-        p.deliver(day, events_on(day, 140, prefix="wrong")[120:], hour=11)
-    assert p.load(DAYS[0], DAYS[-1]).success
+        p.deliver(day, events_on(day, 130, prefix="wrong")[120:], hour=11)
+    p.must_load(DAYS[0], DAYS[-1])
     return right, then, _derived(p)
-
-
-def _two_days(p: Pipeline) -> tuple[Digests, datetime]:
-    """Content of two days, and its time."""
-    for day in DAYS[:2]:
-        p.deliver(day, events_on(day, 120))
-    assert p.load(DAYS[0], DAYS[1]).success
-    return _derived(p), datetime.now(UTC)
 
 
 @pytest.fixture(scope="module")
 def two_states_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[Any]]:
-    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("two_states"), _two_states) as again:
+    folder, only = tmp_path_factory.mktemp("two_states"), (*RAW_AND_REFINED, REVENUE)
+    with a_prepared_pipeline(spark, folder, _two_states, only=only) as again:
         yield again
 
 
@@ -95,61 +87,35 @@ def two_states(two_states_again: Again[tuple[Digests, datetime, Digests]]) -> It
         yield p, *states
 
 
-@pytest.fixture(scope="module")
-def two_days_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[Any]]:
-    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("two_days"), _two_days) as again:
-        yield again
+def _run(p: Pipeline, job: str, op: str, **config: Any) -> str:
+    """Run an operator's job; returns the slices that it shows."""
+    run = p.run_job(job, op, config)
+    assert run.success, run.failure()
+    return str(run.output["slices"])
 
 
-@pytest.fixture
-def two_days(two_days_again: Again[tuple[Digests, datetime]]) -> Iterator[TwoDays]:
-    with two_days_again() as (p, state):
-        yield p, *state
-
-
-def _parquet(p: Any) -> set[str]:
-    return {str(path) for path in Path(p.settings.warehouse_url).rglob("*.parquet")}
-
-
-def _run(p: Any, job: str, op: str, **config: Any) -> dg.ExecuteInProcessResult:
-    return (
-        build_defs(p.settings, clock=Clock(p.now), **p.resources)
-        .resolve_job_def(job)
-        .execute_in_process(run_config={"ops": {op: {"config": config}}}, instance=p.instance, raise_on_error=False)
-    )
-
-
-def _said(run: dg.ExecuteInProcessResult, op: str) -> str:
-    (output,) = [event.step_output_data for event in run.all_events if event.is_successful_output]
-    assert run.success
-    assert output.step_output_handle.step_key == op
-    return str(output.metadata["slices"].value)
-
-
-def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoStates) -> None:
+def test_three_days_go_back_across_tables_are_held_and_released(pipeline: Callable[..., Pipeline]) -> None:
     """Scenario: three days changed for the worse are rolled back by the job, loaded and released. Outcome: the old
     digests without a new data file; held in Dagster; after the release loads bring the inputs; all on record."""
-    p, right, then, wrong = two_states
-    files, known = _parquet(p), len(p.ledger.publications())
+    p = pipeline()
+    right, then, wrong = _two_states(p)
+    files, known, names = data_files(p), len(p.ledger.publications()), tuple(table.key for table in DERIVED)
     days = {"from": str(DAYS[0]), "to": str(DAYS[-1])}
     back = {**days, "back_to": then.isoformat(), "reason": "test data"}
 
     told = _run(p, "rollback", "roll_back", **back, dry_run=True)
-    assert _said(told, "roll_back").count("rolled back") == len(NAMES) * len(DAYS)
+    assert told.count("rolled back") == len(names) * len(DAYS)
     assert _derived(p) == wrong
     assert p.ledger.interventions.all_holds([PROJECT]) == []
 
-    done = _run(p, "rollback", "roll_back", **back)
-
-    assert done.success
-    assert _said(done, "roll_back") == _said(told, "roll_back")
+    assert _run(p, "rollback", "roll_back", **back) == told
     assert _derived(p) == right
-    assert _parquet(p) == files
+    assert data_files(p) == files
     require_known(p)
     recorded = p.ledger.publications()[known:]
-    assert {(r.table, r.key.event_date) for r in recorded} == {(name, day) for name in NAMES for day in DAYS}
+    assert {(r.table, r.key.event_date) for r in recorded} == {(name, day) for name in names for day in DAYS}
     assert {(r.cause.text, r.accepted_reason) for r in recorded} == {("rollback", "test data")}
-    for name in NAMES:
+    for name in names:
         assert p.count(name) > 0
         records = p.instance.event_log_storage.get_asset_check_execution_history(
             dg.AssetCheckKey(dg.AssetKey(name.split("/")), "change_is_explained"), limit=3, partition_filter=None
@@ -160,21 +126,19 @@ def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoS
 
     for day in DAYS:
         p.deliver(day, events_on(day, 150, prefix="wrong")[120:], hour=11)
-    run = p.run(DAYS[0], DAYS[-1])
-    assert run.success, run.failure()
+    run = p.must_run(DAYS[0], DAYS[-1])
     assert _derived(p) == right
     assert p.verdict(REFINED, DAYS[1]) == "held"
     assert run.materialized(REFINED) == set()
 
-    held = preview(p.ledger, p.settings, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
-    assert {(one.digest.rows, one.digest_before.rows) for one in held if one.table == REFINED} == {(120, 140)}
-    assert {one.then for one in held if one.table == REFINED} == {"is built again (changed raw/regular_events)"}
+    of_refined = [one for one in _held(p) if one.table == REFINED]
+    assert {(one.digest.rows, one.digest_before.rows) for one in of_refined} == {(120, 130)}
+    assert {one.then for one in of_refined} == {"is built again (changed raw/regular_events)"}
     told = _run(p, "release", "release_held", **days, reason="it was no test data", dry_run=True)
-    assert _said(told, "release_held").count("is built again") == len(NAMES) * len(DAYS)
+    assert told.count("is built again") == len(names) * len(DAYS)
     assert p.ledger.interventions.holds(REFINED, [PROJECT])
-    assert _run(p, "release", "release_held", **days, reason="it was no test data").success
-    run = p.run(DAYS[0], DAYS[-1], accept={f"{name}:{day}": "right" for name in NAMES for day in DAYS})
-    assert run.success, run.failure()
+    _run(p, "release", "release_held", **days, reason="it was no test data")
+    p.must_load(DAYS[0], DAYS[-1], accept={f"{name}:{day}": "right" for name in names for day in DAYS})
     assert p.count(REFINED) == 450
     assert _derived(p) != wrong
     assert {one.release_reason for one in p.ledger.interventions.all_holds([PROJECT])} == {"it was no test data"}
@@ -185,10 +149,10 @@ def test_a_rollback_is_rolled_back(two_states: TwoStates) -> None:
     p, right, _, wrong = two_states
     numbers = [r.number for r in p.ledger.publications()]
     first = p.ledger.publications(REFINED)[0].number
-    roll_back(_runtime(p), _request(first))
+    _back(p, first)
     assert _derived(p) == right
 
-    roll_back(_runtime(p), _request(numbers[-1], reason="back again"))
+    _back(p, numbers[-1], reason="back again")
 
     assert _derived(p) == wrong
     assert p.verdict(REFINED, DAYS[0]) == "held"
@@ -199,42 +163,31 @@ def test_a_rollback_is_rolled_back(two_states: TwoStates) -> None:
 def test_one_table_goes_back_and_the_rest_stands(two_states: TwoStates) -> None:
     p, right, then, wrong = two_states
 
-    roll_back(_runtime(p), _request(then, DAYS[1:2], (REVENUE,)))
+    _back(p, then, DAYS[1:2], (REVENUE,))
 
     key = Slice(DAYS[1], PROJECT)
     assert _derived(p) == wrong | {REVENUE: wrong[REVENUE] | {key: right[REVENUE][key]}}
-    assert p.load(DAYS[0], DAYS[-1]).success
+    p.must_load(DAYS[0], DAYS[-1])
     assert p.verdict(REFINED, DAYS[1]) == "unchanged"
     assert p.verdict(REVENUE, DAYS[1]) == "held"
 
 
-def test_before_the_first_publication_a_day_was_empty(pipeline: Any) -> None:
+def test_before_the_first_publication_a_day_was_empty(two_states: TwoStates) -> None:
     """Outcome: the day is empty, held, and comes back when released."""
-    p = pipeline()
-    p.deliver(DAYS[0], events_on(DAYS[0], 12))
-    before = datetime.now(UTC) - timedelta(minutes=1)
-    assert p.load(DAYS[0]).success
-    loaded = p.digests()
-
-    roll_back(_runtime(p), _request(before, DAYS[:1]))
-
-    assert p.count(REFINED) == p.count(REVENUE) == 0
-    assert p.count(RAW) == 12
-    release(
-        p.ledger,
-        preview(p.ledger, p.settings, (), (PROJECT,), DAYS[0], DAYS[0], p.now, is_load_next=True),
-        "enough",
-        "run-2",
-    )
-    assert p.load(DAYS[0]).success
-    assert p.digests() == loaded
+    p, _, then, wrong = two_states
+    _back(p, then - timedelta(hours=1), DAYS[:1])
+    assert p.count(REFINED, DAYS[0]) == p.count(REVENUE, DAYS[0]) == 0
+    assert p.count(RAW) == 390
+    release(p.ledger, _held(p, DAYS[:1]), "enough", "run-2")
+    p.must_load(DAYS[0])
+    assert _derived(p) == wrong
 
 
 def test_what_cannot_be_rolled_back_is_said(two_states: TwoStates) -> None:
     """Scenario: raw, empty days, unknown publications, no reason; lost, other and expired files.
     Outcome: each is refused with reason and cure; nothing is changed or held."""
     p, _, then, wrong = two_states
-    runtime = _runtime(p)
+    runtime = p.runtime
     for request, said in (
         (_request(then, tables=(RAW,)), "exclude bad deliveries"),
         (_request(then, [date(2025, 1, 1)]), "no publication of these days is on record"),
@@ -244,8 +197,7 @@ def test_what_cannot_be_rolled_back_is_said(two_states: TwoStates) -> None:
         with pytest.raises(UsageError, match=said):
             roll_back(runtime, request)
     old = next(move for move in plan(runtime, _request(then)) if move.table == REVENUE)
-    table = next(table for table in DERIVED if table.key == REVENUE)
-    (path,) = p.lakehouse.slice_files(table, old.snapshot_id, [old.key])[old.key].paths
+    (path,) = p.lakehouse.slice_files(table_by_key(REVENUE), old.snapshot_id, [old.key])[old.key].paths
     kept = Path(path.removeprefix("file:"))
     body = kept.read_bytes()
     kept.unlink()
@@ -260,9 +212,8 @@ def test_what_cannot_be_rolled_back_is_said(two_states: TwoStates) -> None:
         pytest.raises(LakehouseError, match=said),
     ):
         roll_back(runtime, _request(then))
-    _grow_old(p)
-    later = datetime.now(UTC) + timedelta(days=40)
-    assert list(maintain(runtime, "upkeep", later, lambda _: False, is_dry_run=False))
+    grow_old(p)
+    assert maintained(p)
     with pytest.raises(LakehouseError, match="has expired"):
         roll_back(runtime, _request(then))
     assert _derived(p) == wrong
@@ -281,90 +232,66 @@ def _on_record_instead(p: Any, number: int, digest: Digest) -> Iterator[None]:
         connection.execute(PUBLICATIONS.update().where(at).values(digest_after=right))
 
 
-def _grow_old(p: Any) -> None:
-    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
-    for path in Path(p.settings.warehouse_url).rglob("*"):
-        os.utime(path, (old, old))
-
-
 def test_maintenance_after_a_rollback_removes_no_live_file(two_states: TwoStates) -> None:
     """Scenario: maintenance long after a rollback. Outcome: old snapshots expire; every row of the days can be read."""
     p, right, then, _ = two_states
-    roll_back(_runtime(p), _request(then))
-    _grow_old(p)
-    later = datetime.now(UTC) + timedelta(days=40)
-
-    reports = list(maintain(_runtime(p), "upkeep", later, lambda _: False, is_dry_run=False))
-
-    assert sum(report.snapshots for report in reports) > 0
+    _back(p, then)
+    grow_old(p)
+    assert sum(report.snapshots for report in maintained(p).values()) > 0
     assert _derived(p) == right
     assert p.count(REFINED) == 360
     require_known(p)
 
 
-def test_a_file_that_vanishes_before_the_commit_undoes_it(pipeline: Any) -> None:
+def test_a_file_that_vanishes_before_the_commit_undoes_it(pipeline: Callable[..., Pipeline]) -> None:
     """Scenario: files vanish just before the commit. Outcome: the rollback names them; the day is as before, not held."""
-    p = pipeline()
+    p = pipeline(only=RAW_AND_REFINED)
     p.deliver(DAYS[0], events_on(DAYS[0], 10))
-    assert p.load(DAYS[0]).success
+    p.must_load(DAYS[0])
     then, of_then = datetime.now(UTC), p.files(REFINED, DAYS[0])
     p.deliver(DAYS[0], events_on(DAYS[0], 4))
-    assert p.load(DAYS[0]).success
+    p.must_load(DAYS[0])
     wrong = _derived(p)
 
-    def delete(point: Failpoint, table: str) -> None:
-        if point is Failpoint.BEFORE_PUBLISH:
-            failpoints.watch()
-            for path in of_then - p.files(REFINED, DAYS[0]):
-                Path(path.removeprefix("file:")).unlink()
+    def delete() -> None:
+        for path in of_then - p.files(REFINED, DAYS[0]):
+            Path(path.removeprefix("file:")).unlink()
 
-    failpoints.watch(delete)
-    try:
-        with pytest.raises(LakehouseError, match="is gone, so its rows cannot be restored"):
-            roll_back(_runtime(p), _request(then, DAYS[:1], (REFINED,)))
-    finally:
-        failpoints.watch()
-
+    with (
+        once(Failpoint.BEFORE_PUBLISH, delete),
+        pytest.raises(LakehouseError, match="is gone, so its rows cannot be restored"),
+    ):
+        _back(p, then, DAYS[:1], (REFINED,))
     assert _derived(p) == wrong
     assert p.count(REFINED, DAYS[0]) == 4
     require_known(p)
 
 
 @pytest.mark.parametrize("is_known_to_live", [True, False])
-def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_to_live: bool) -> None:
+def test_maintenance_that_comes_between_look_and_commit(two_states: TwoStates, is_known_to_live: bool) -> None:
     """Scenario: maintenance between a rollback's look and commit knows it to live, or takes it for dead.
     Outcome: the old files stay until they are live again, or the day is as it was."""
-    p = pipeline()
-    p.deliver(DAYS[0], events_on(DAYS[0], 10))
-    assert p.load(DAYS[0]).success
-    right, then = _derived(p), datetime.now(UTC)
-    for hour in (11, 12, 13):
+    p, right, then, _ = two_states
+    for hour in (12, 13):
         p.deliver(DAYS[0], events_on(DAYS[0], 3, prefix=f"wrong{hour}"), hour=hour)
-        assert p.load(DAYS[0]).success
-    wrong, later = _derived(p), datetime.now(UTC) + timedelta(days=40)
-    _grow_old(p)
-    request = _request(then, DAYS[:1])
+        p.must_load(DAYS[0])
+    wrong, request = _derived(p), _request(then)
+    grow_old(p)
     expired: list[str] = []
 
-    def maintain_beside(point: Failpoint, table: str) -> None:
-        if point is Failpoint.BEFORE_PUBLISH:
-            failpoints.watch()
+    def maintain_beside() -> None:
+        def is_live(attempt: str) -> bool:
+            return is_known_to_live and attempt.startswith(request.attempt)
 
-            def is_live(attempt: str) -> bool:
-                return is_known_to_live and attempt.startswith(request.run_id.replace("-", ""))
+        reports = maintain(p.runtime, "upkeep", datetime.now(UTC) + LONG, is_live, is_dry_run=False)
+        expired.extend(report.table for report in reports if report.snapshots)
 
-            reports = maintain(_runtime(p), "upkeep", later, is_live, is_dry_run=False)
-            expired.extend(report.table for report in reports if report.snapshots)
-
-    failpoints.watch(maintain_beside)
-    try:
+    with once(Failpoint.BEFORE_PUBLISH, maintain_beside):
         if is_known_to_live:
-            assert roll_back(_runtime(p), request)
+            assert roll_back(p.runtime, request)
         else:
             with pytest.raises(LakehouseError, match="has expired"):
-                roll_back(_runtime(p), request)
-    finally:
-        failpoints.watch()
+                roll_back(p.runtime, request)
 
     assert REFINED in expired
     assert _derived(p) == (right if is_known_to_live else wrong)
@@ -391,28 +318,22 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
             pass
 
 
-def _move_an_event(p: Any) -> None:
-    moving = events_on(DAYS[0], 120)[3]
-    at = {"server_upload_time": f"{DAYS[1]} 12:00:00.000000", "processed_time": f"{DAYS[1]} 12:00:01.000000"}
-    p.deliver(DAYS[1], [{**moving, **at, "event_time": f"{DAYS[1]} 00:10:00.000000"}], hour=12)
+def _move_an_event(p: Pipeline) -> None:
+    p.deliver(DAYS[1], [sent_again(events_on(DAYS[0], 120)[3], DAYS[1], to=DAYS[1], at="00:10")], hour=12)
 
 
-def test_an_event_that_moved_is_neither_lost_nor_doubled(two_days: TwoDays) -> None:
+def test_an_event_that_moved_is_neither_lost_nor_doubled(two_states: TwoStates) -> None:
     """Outcome: one of its two days alone is refused with the other named; both together go back."""
-    p, right, then = two_days
+    p, _, _, wrong = two_states
+    before = datetime.now(UTC)
     _move_an_event(p)
-    assert p.load(DAYS[0], DAYS[1]).success
-
+    p.must_load(DAYS[0], DAYS[1])
     for day, beside in ((DAYS[0], DAYS[1]), (DAYS[1], DAYS[0])):
         with pytest.raises(LakehouseError, match=f"events have moved between these days and {beside} 10001 .1 events"):
-            roll_back(_runtime(p), _request(then, [day]))
+            _back(p, before, [day])
     assert p.ledger.interventions.all_holds([PROJECT]) == []
-    roll_back(_runtime(p), _request(then, DAYS[:2]))
-    assert _derived(p) == right
-
-
-class _KilledError(Exception):
-    """The process ends here."""
+    _back(p, before, DAYS[:2])
+    assert _derived(p) == wrong
 
 
 def test_rollbacks_that_died_are_completed(two_states: TwoStates) -> None:
@@ -425,22 +346,13 @@ def test_rollbacks_that_died_are_completed(two_states: TwoStates) -> None:
         (DAYS[2], then, Failpoint.IN_TRANSACTION, ""),
         (DAYS[0], changed, Failpoint.AFTER_PUBLISH, ""),
     ):
-
-        def die(at: Failpoint, table: str, death: tuple[Failpoint, str] = (point, name)) -> None:
-            if (at, table) == death:
-                raise _KilledError
-
-        failpoints.watch(die)
-        try:
-            with pytest.raises(_KilledError):
-                roll_back(_runtime(p), _request(to, [day]))
-        finally:
-            failpoints.watch()
-        assert p.load(day).success
-        roll_back(_runtime(p), _request(to, [day]))
+        with killed_at(point, name):
+            _back(p, to, [day])
+        p.must_load(day)
+        _back(p, to, [day])
 
     assert _derived(p) != right
-    roll_back(_runtime(p), _request(then, DAYS[:1]))
+    _back(p, then, DAYS[:1])
     assert _derived(p) == right
     require_known(p)
     assert len(p.ledger.publications(REFINED)) == 3 * len(DAYS) + 2
@@ -453,87 +365,60 @@ def test_a_load_that_publishes_meanwhile(two_states: TwoStates, wins: int) -> No
     held = {name: [Slice(DAYS[1], PROJECT)] for name in NAMES}
     rounds: list[int] = []
 
-    def publish_beside(point: Failpoint, table: str) -> None:
-        if point is Failpoint.BEFORE_PUBLISH and len(rounds) < wins:
-            rounds.append(len(rounds))
-            failpoints.watch()
-            p.deliver(DAYS[1], events_on(DAYS[1], len(rounds), prefix="late"), hour=15)
-            # Like a load that decided before the hold.
-            p.ledger.interventions.release(held, "test", "test")
-            p.reports(DAYS[1])
-            p.ledger.interventions.hold(held, "why", "test")
-            failpoints.watch(publish_beside)
+    def publish_beside() -> None:
+        rounds.append(len(rounds))
+        p.deliver(DAYS[1], events_on(DAYS[1], len(rounds), prefix="late"), hour=15)
+        # Like a load that decided before the hold.
+        p.ledger.interventions.release(held, "test", "test")
+        p.reports(DAYS[1])
+        p.ledger.interventions.hold(held, "why", "test")
 
-    failpoints.watch(publish_beside)
-    try:
+    with once(Failpoint.BEFORE_PUBLISH, publish_beside, times=wins):
         if wins == 2:
-            assert roll_back(_runtime(p), _request(then))
+            assert _back(p, then)
         else:
             with pytest.raises(PublishConflictError, match="changed it since it was read"):
-                roll_back(_runtime(p), _request(then))
-    finally:
-        failpoints.watch()
+                _back(p, then)
     assert len(rounds) == min(wins, p.settings.publish_attempts)
-    roll_back(_runtime(p), _request(then))
+    _back(p, then)
     assert _derived(p) == right
     require_known(p)
 
 
-def test_the_publications_of_a_run_belong_together(two_days: TwoDays) -> None:
+def test_the_publications_of_a_run_belong_together(two_states: TwoStates) -> None:
     """Scenario: days go back to one of a run's publications. Outcome: the whole run goes, no event lost or doubled."""
-    p, right, _ = two_days
+    p, right, _, _ = two_states
     known = len(p.ledger.publications())
     _move_an_event(p)
-    assert p.load(DAYS[0], DAYS[1]).success
+    p.must_load(DAYS[0], DAYS[1])
     moved = _derived(p)
     ours = [record.number for record in p.ledger.publications()[known:] if record.table != RAW]
-
     for number in (ours[0], ours[-1]):
-        assert all(move.is_there for move in roll_back(_runtime(p), _request(number, DAYS[:2])))
+        assert all(move.is_there for move in _back(p, number))
         assert _derived(p) == moved
-    roll_back(_runtime(p), _request(p.ledger.publications(REFINED)[0].number, DAYS[:2]))
+    _back(p, p.ledger.publications(REFINED)[0].number)
     assert _derived(p) == right
 
 
-def test_a_load_that_decided_before_the_hold_publishes_nothing_held(two_days: TwoDays) -> None:
+def test_a_load_that_decided_before_the_hold_publishes_nothing_held(two_states: TwoStates) -> None:
     """Scenario: an operator holds a day that a load is about to publish. Outcome: the load looks again and leaves it."""
-    p, right, then = two_days
+    p, _, _, wrong = two_states
+    now, moves = datetime.now(UTC), list[SliceRestore]()
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
-    moves: list[Any] = []
-
-    def roll_back_beside(point: Failpoint, table: str) -> None:
-        if (point, table) == (Failpoint.AFTER_AUDIT, REFINED):
-            failpoints.watch()
-            moves.extend(roll_back(_runtime(p), _request(then, DAYS[1:2])))
-
-    failpoints.watch(roll_back_beside)
-    try:
+    with once(Failpoint.AFTER_AUDIT, lambda: moves.extend(_back(p, now, DAYS[1:2])), REFINED):
         p.reports(DAYS[1])
-    finally:
-        failpoints.watch()
-
     assert {move.is_there for move in moves} == {True}
-    assert _derived(p) == right
+    assert _derived(p) == wrong
     assert p.verdict(REFINED, DAYS[1]) == "held"
     require_known(p)
 
 
-def test_a_day_that_is_only_kept_stays_held(two_days: TwoDays) -> None:
+def test_a_day_that_is_only_kept_stays_held(two_states: TwoStates) -> None:
     """Scenario: an operator holds an unchanged and a staged day. Outcome: both are held, and the load says so."""
-    p, _, then = two_days
+    p, now = two_states[0], datetime.now(UTC)
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
-
-    def hold_beside(point: Failpoint, table: str) -> None:
-        if (point, table) == (Failpoint.AFTER_PIN, REVENUE):
-            failpoints.watch()
-            roll_back(_runtime(p), _request(then, DAYS[:1]))
-
-    failpoints.watch(hold_beside)
-    try:
+    with once(Failpoint.AFTER_PIN, lambda: _back(p, now, DAYS[:1]), REVENUE):
         reports = p.reports(DAYS[0], DAYS[1])
-    finally:
-        failpoints.watch()
-
     told = {one.key.event_date: one.verdict.value for one in reports[REVENUE].outcomes}
     assert (told[DAYS[0]], told[DAYS[1]]) == ("held", "published")
     assert {p.verdict(name, DAYS[0]) for name in NAMES} == {"held"}
@@ -543,35 +428,28 @@ def test_a_load_that_publishes_behind_the_rollback_is_undone(two_states: TwoStat
     """Scenario: an unstoppable load publishes behind a rollback. Outcome: the rollback looks again; all is held."""
     p, right, then, _ = two_states
 
-    def publish_behind(point: Failpoint, table: str) -> None:
-        if point is Failpoint.AFTER_PUBLISH:
-            failpoints.watch()
-            held = {name: p.ledger.interventions.holds(name, [PROJECT]) for name in NAMES}
-            p.deliver(DAYS[1], events_on(DAYS[1], 2, prefix="late"), hour=15)
-            p.ledger.interventions.release(held, "test", "test")
-            p.reports(DAYS[1])
-            for name, of_table in held.items():
-                p.ledger.interventions.hold({name: of_table}, "why", "test")
+    def publish_behind() -> None:
+        held = {name: p.ledger.interventions.holds(name, [PROJECT]) for name in NAMES}
+        p.deliver(DAYS[1], events_on(DAYS[1], 2, prefix="late"), hour=15)
+        p.ledger.interventions.release(held, "test", "test")
+        p.reports(DAYS[1])
+        for name, of_table in held.items():
+            p.ledger.interventions.hold({name: of_table}, "why", "test")
 
-    failpoints.watch(publish_behind)
-    try:
-        assert roll_back(_runtime(p), _request(then))
-    finally:
-        failpoints.watch()
-
+    with once(Failpoint.AFTER_PUBLISH, publish_behind):
+        assert _back(p, then)
     assert _derived(p) == right
     assert {p.verdict(name, day) for name in NAMES for day in DAYS} == {"held"}
     require_known(p)
 
 
 def test_what_is_published_after_the_look_is_looked_at_again(
-    two_days: TwoDays, monkeypatch: pytest.MonkeyPatch
+    two_states: TwoStates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: a load moves an event to a day outside the rollback. Outcome: refused; nothing changes or stays held."""
-    p, _, then = two_days
-    roll_back(_runtime(p), _request(then, DAYS[:1], (REVENUE,), "held before"))
+    p, now = two_states[0], datetime.now(UTC)
+    _back(p, now, DAYS[:1], (REVENUE,), "held before")
     _move_an_event(p)
-
     look = rolling._looks
 
     def look_and_load(runtime: Runtime, request: RollbackRequest) -> list[Any]:
@@ -582,9 +460,8 @@ def test_what_is_published_after_the_look_is_looked_at_again(
 
     monkeypatch.setattr(rolling, "_looks", look_and_load)
     with pytest.raises(LakehouseError, match="events have moved between these days"):
-        roll_back(_runtime(p), _request(then, DAYS[:1]))
-
-    assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (119, 121)
+        _back(p, now, DAYS[:1])
+    assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (129, 131)
     standing = {name: p.ledger.interventions.holds(name, [PROJECT]) for name in NAMES}
     assert {name: set(found.values()) for name, found in standing.items() if found} == {REVENUE: {"held before"}}
     on_record = [one for one in p.ledger.interventions.all_holds([PROJECT]) if one.table == REVENUE]
@@ -592,25 +469,15 @@ def test_what_is_published_after_the_look_is_looked_at_again(
     require_known(p)
 
 
-def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any, tmp_path: Path) -> None:
+def test_a_commit_counts_from_when_readers_saw_it(pipeline: Callable[..., Pipeline], tmp_path: Path) -> None:
     """Scenario: the ledger has its own database; a load dies after its commit; the next one finds that and publishes more.
     Outcome: a time between the two gives the first state; without a ledger record nothing is emptied."""
-    p = pipeline(ledger_url=f"sqlite:///{tmp_path}/apart.db")
-
+    p, request = pipeline(ledger_url=f"sqlite:///{tmp_path}/apart.db", only=RAW_AND_REFINED), (DAYS[:1], (REFINED,))
     p.reports(DAYS[0])
     before = datetime.now(UTC)
     p.deliver(DAYS[0], events_on(DAYS[0], 12))
-
-    def die(point: Failpoint, table: str) -> None:
-        if (point, table) == (Failpoint.BEFORE_LEDGER, REFINED):
-            raise _KilledError
-
-    failpoints.watch(die)
-    try:
-        with pytest.raises(_KilledError):
-            p.reports(DAYS[0])
-    finally:
-        failpoints.watch()
+    with killed_at(Failpoint.BEFORE_LEDGER, REFINED):
+        p.reports(DAYS[0])
     between = datetime.now(UTC)
     time.sleep(0.01)
     p.deliver(DAYS[0], events_on(DAYS[0], 3, prefix="more"), hour=12)
@@ -618,9 +485,9 @@ def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any, tmp_path: Path)
     assert p.count(REFINED) == 15
 
     # Before the commit: the kept old snapshot shows that the day was empty.
-    roll_back(_runtime(p), _request(before, DAYS[:1], (REFINED,)))
+    _back(p, before, *request)
     assert p.count(REFINED) == 0
-    roll_back(_runtime(p), _request(between, DAYS[:1], (REFINED,)))
+    _back(p, between, *request)
     assert p.count(REFINED) == 12
 
     with p.ledger.engine.begin() as connection:
@@ -628,27 +495,19 @@ def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any, tmp_path: Path)
             connection.execute(sa.text(f"DELETE FROM tidemark_{name}"))
     p.reports(DAYS[0])
     with pytest.raises(LakehouseError, match="what it held then is not on record"):
-        roll_back(_runtime(p), _request(between, DAYS[:1], (REFINED,)))
+        _back(p, between, *request)
     assert p.count(REFINED) == 15
 
 
-def test_a_release_tells_what_other_code_does(pipeline: Any) -> None:
+def test_a_release_tells_what_other_code_does(two_states: TwoStates) -> None:
     """Outcome: a release followed by a load says that the day is built again; another says that it stays, and why."""
-    p = pipeline()
-    p.deliver(DAYS[0], events_on(DAYS[0], 12))
-    assert p.load(DAYS[0]).success
-    roll_back(_runtime(p), _request(datetime.now(UTC), DAYS[:1], (REVENUE,)))
+    p = two_states[0]
+    _back(p, datetime.now(UTC), DAYS[:1], (REVENUE,))
     p.change(revenue_properties=("other",))
-
-    said = {
-        is_load_next: [
-            one.then
-            for one in preview(p.ledger, p.settings, (), (PROJECT,), DAYS[0], DAYS[0], p.now, is_load_next=is_load_next)
-        ]
-        for is_load_next in (True, False)
-    }
-
-    assert said == {
-        True: ["is built again (code)"],
-        False: ["stays as it is: another version of the code built it, and the next load of the day builds it again"],
-    }
+    for is_load_next, then in (
+        (True, "is built again (code)"),
+        (False, "stays as it is: another version of the code built it, and the next load of the day builds it again"),
+    ):
+        day = DAYS[0]
+        held = preview(p.ledger, p.settings, (), (PROJECT,), day, day, p.now, is_load_next=is_load_next)
+        assert [one.then for one in held] == [then]

@@ -17,6 +17,7 @@ import dagster as dg
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
@@ -68,18 +69,22 @@ def events_on(day: date, count: int, *, prefix: str = "e", **changes: Any) -> li
     """`count` different events that happened and arrived on a day; deterministic."""
     return [
         an_event(
-            insert_id=f"{prefix}-{day}-{number}",
-            uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{prefix}-{day}-{number}")),
-            amplitude_id=number,
-            device_id=f"d{number}",
-            event_time=f"{day} 10:00:00.{number:06d}",
-            server_upload_time=f"{day} 10:30:00.{number:06d}",
-            processed_time=f"{day} 10:31:00.{number:06d}",
-            event_properties={"$revenue": 2.5, "currency": "EUR"} if number % 10 == 0 else {},
-            **changes,
+            insert_id=f"{prefix}-{day}-{number}", uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{prefix}-{day}-{number}")),
+            amplitude_id=number, device_id=f"d{number}", event_time=f"{day} 10:00:00.{number:06d}",
+            server_upload_time=f"{day} 10:30:00.{number:06d}", processed_time=f"{day} 10:31:00.{number:06d}",
+            event_properties={"$revenue": 2.5, "currency": "EUR"} if number % 10 == 0 else {}, **changes,
         )
         for number in range(count)
-    ]
+    ]  # fmt: skip
+
+
+def sent_again(
+    event: Mapping[str, Any], sent: date, *, to: date | None = None, at: str = "11:00", **changes: Any
+) -> dict[str, Any]:
+    """The event as uploaded at noon of a day; `to`: with a time on that day."""
+    moved = {"event_time": f"{to} {at}:00.000000"} if to else {}
+    when = {"server_upload_time": f"{sent} 12:00:00.000000", "processed_time": f"{sent} 12:00:01.000000"}
+    return {**event, **when, **moved, **changes}
 
 
 def an_orphan_below(place: Path) -> Path:
@@ -112,53 +117,48 @@ class Outcome:
     def success(self) -> bool:
         return bool(self.result.success)
 
+    def _told(self, kind: dg.DagsterEventType) -> list[Any]:
+        """The specific data of all events of a kind."""
+        return [event.event_specific_data for event in self.result.all_events if event.event_type is kind]
+
+    def _materializations(self, key: str) -> list[Any]:
+        found = [one.materialization for one in self._told(dg.DagsterEventType.ASSET_MATERIALIZATION)]
+        return [one for one in found if one.asset_key == dg.AssetKey(key.split("/"))]
+
     def materialized(self, key: str) -> set[str]:
-        wanted = dg.AssetKey(key.split("/"))
-        events = [
-            event for event in self.result.all_events if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
-        ]
-        return {str(event.partition) for event in events if event.asset_key == wanted}
+        return {str(one.partition) for one in self._materializations(key)}
 
     def metadata(self, key: str, day: date) -> dict[str, Any]:
         """A day's materialization metadata, as the UI shows it, and its data version."""
-        (found,) = [
-            event.step_materialization_data.materialization
-            for event in self.result.all_events
-            if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
-            and (event.asset_key, event.partition) == (dg.AssetKey(key.split("/")), day.isoformat())
-        ]
+        (found,) = [one for one in self._materializations(key) if one.partition == day.isoformat()]
         shown = {name: entry.value for name, entry in found.metadata.items()}
         return {**shown, "data_version": (found.tags or {})["dagster/data_version"]}
 
     def check_metadata(self, key: str, check: str, day: date) -> Mapping[str, Any]:
         (found,) = [
-            data.metadata
-            for data in (
-                event.asset_check_evaluation_data
-                for event in self.result.all_events
-                if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
-            )
-            if (data.asset_key.to_user_string(), data.check_name, data.partition) == (key, check, str(day))
+            one.metadata
+            for one in self._told(dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+            if (one.asset_key.to_user_string(), one.check_name, one.partition) == (key, check, str(day))
         ]
-        return found
+        return dict(found)
 
     def failed_checks(self, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> set[tuple[str, str, str]]:
         """(asset, check, partition) of each failed evaluation, errors or warnings."""
         return {
-            (e.asset_key.to_user_string(), e.check_name, str(e.partition))
-            for e in (
-                event.asset_check_evaluation_data
-                for event in self.result.all_events
-                if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
-            )
-            if not e.passed and e.severity is severity
+            (one.asset_key.to_user_string(), one.check_name, str(one.partition))
+            for one in self._told(dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+            if not one.passed and one.severity is severity
         }
 
+    @property
+    def output(self) -> dict[str, Any]:
+        """Metadata of its op's output, as the UI shows it."""
+        (found,) = [event.step_output_data for event in self.result.all_events if event.is_successful_output]
+        return {name: entry.value for name, entry in found.metadata.items()}
+
     def failure(self) -> str:
-        for event in self.result.all_events:
-            if event.event_type is dg.DagsterEventType.STEP_FAILURE:
-                data: Any = event.event_specific_data
-                return str(data.user_failure_data.description if data.user_failure_data else data.error)
+        for data in self._told(dg.DagsterEventType.STEP_FAILURE):
+            return str(data.user_failure_data.description if data.user_failure_data else data.error)
         return ""
 
 
@@ -234,8 +234,12 @@ def _config(decided: Mapping[str, Any]) -> LoadConfig:
 
 
 class LandingFolder:
+    """A project's deliveries, and what the ledger has of them."""
+
     landing: Path
     grammar: KeyGrammar
+    ledger: Ledger
+    project = PROJECT
 
     def deliver(
         self,
@@ -245,11 +249,11 @@ class LandingFolder:
         hour: int = 10,
         shard: int = 1,
         source: Source = Source.REGULAR,
-        project: str = PROJECT,
+        project: str | None = None,
         truncated: bool = False,
     ) -> str:
         """Put one object into landing; return its key."""
-        key = self.grammar.format_delivery(BatchKey(source, project, day), hour, shard)
+        key = self.grammar.format_delivery(BatchKey(source, project or self.project, day), hour, shard)
         path = self.landing / key
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(a_body(events, truncated=truncated))
@@ -259,11 +263,22 @@ class LandingFolder:
         for key in keys:
             (self.landing / key).unlink()
 
-    def mark(self, day: date, *, hours: Iterable[int] = range(24), project: str = PROJECT) -> None:
+    def mark(self, day: date, *, hours: Iterable[int] = range(24), project: str | None = None) -> None:
+        batch = BatchKey(Source.REGULAR, project or self.project, day)
         for hour in hours:
-            path = self.landing / self.grammar.format_marker(BatchKey(Source.REGULAR, project, day), hour)
+            path = self.landing / self.grammar.format_marker(batch, hour)
             path.parent.mkdir(exist_ok=True)
             path.touch()
+
+    def record(self, key: str, day: date, project: str | None = None) -> SliceRecord:
+        one = Slice(day, project or self.project)
+        return self.ledger.slices(key, [one.project_id], [day])[one]
+
+    def verdict(self, key: str, day: date, project: str | None = None) -> str:
+        return self.record(key, day, project).verdict.value
+
+    def batch(self, day: date, source: Source = Source.REGULAR) -> BatchRecord:
+        return self.ledger.batches([self.project], day, day)[BatchKey(source, self.project, day)]
 
 
 class Pipeline(LandingFolder):
@@ -303,8 +318,8 @@ class Pipeline(LandingFolder):
         **decided: Any,
     ) -> Loaded:
         """Load a source's job or the given tables without Dagster; `decided`: run config, as in `_CONFIG`."""
-        of_job = (RAW_TABLES[source], *DERIVED, *AS_OF_TABLES)
-        wanted = tuple(tables) or self.only or tuple(table.key for table in of_job)
+        of_job = [table.key for table in (RAW_TABLES[source], *DERIVED, *AS_OF_TABLES)]
+        wanted = tuple(tables) or tuple(key for key in of_job if not self.only or key in self.only)
         run_id = str(uuid.uuid4())
         try:
             return Loaded(self.ledger, run_id, self._reports(_config(decided), first, last, wanted, run_id))
@@ -322,24 +337,46 @@ class Pipeline(LandingFolder):
         **decided: Any,
     ) -> Outcome:
         """The same by the Dagster job, for stories about runs, checks, events and logs."""
+        span = {
+            "dagster/asset_partition_range_start": first.isoformat(),
+            "dagster/asset_partition_range_end": (last or first).isoformat(),
+        }
+        config = _config(decided).model_dump()
+        return self.run_job(JOB_OF_SOURCE[source], "load", config, tables or self.only, {**(tags or {}), **span})
+
+    def run_job(
+        self,
+        job: str,
+        op: str,
+        config: Mapping[str, Any],
+        tables: Iterable[str] = (),
+        tags: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """A Dagster job with one op, of all its assets or of some."""
         result = (
-            self._definitions()
-            .resolve_job_def(JOB_OF_SOURCE[source])
+            self.definitions()
+            .resolve_job_def(job)
             .execute_in_process(
-                run_config={"ops": {"load": {"config": _config(decided).model_dump()}}},
-                tags={
-                    **(tags or {}),
-                    "dagster/asset_partition_range_start": first.isoformat(),
-                    "dagster/asset_partition_range_end": (last or first).isoformat(),
-                },
+                run_config={"ops": {op: {"config": dict(config)}}},
+                tags=tags,
                 instance=self.instance,
                 raise_on_error=False,
-                asset_selection=[dg.AssetKey(table.split("/")) for table in tables or self.only] or None,
+                asset_selection=[dg.AssetKey(table.split("/")) for table in tables] or None,
             )
         )
         return Outcome(result, self.ledger)
 
-    def _definitions(self) -> dg.Definitions:
+    def must_load(self, *days: date, **how: Any) -> Loaded:
+        done = self.load(*days, **how)
+        assert done.success, done.failure()
+        return done
+
+    def must_run(self, *days: date, **how: Any) -> Outcome:
+        done = self.run(*days, **how)
+        assert done.success, done.failure()
+        return done
+
+    def definitions(self) -> dg.Definitions:
         """Dagster's definitions, made again when settings, clock or resources change."""
         known = (self.settings, self.now, dict(self.resources))
         if self._defined is None or self._defined[0] != known:
@@ -417,9 +454,6 @@ class Pipeline(LandingFolder):
 
     def history_of(self, key: str) -> int:
         return len(self.lakehouse.commits(table_by_key(key), None))
-
-    def verdict(self, key: str, day: date, project: str = PROJECT) -> str:
-        return self.ledger.slices(key, [project], [day])[Slice(day, project)].verdict.value
 
 
 @contextmanager

@@ -147,22 +147,9 @@ def engine_pages(port: int, folder: Path) -> Iterator[list[str]]:
 
 def kept_databases(server: Server, folder: Path) -> None:
     for name in DATABASES:
-        dump = subprocess.run(
-            [
-                *server.as_user,
-                str(server.tools / "pg_dump"),
-                "-h",
-                str(server.folder),
-                "-p",
-                str(server.port),
-                "-U",
-                server.superuser,
-                name,
-            ],
-            capture_output=True,
-            check=True,
-            cwd="/",
-        )
+        place = ("-h", str(server.folder), "-p", str(server.port), "-U", server.superuser, name)
+        words = [*server.as_user, str(server.tools / "pg_dump"), *place]
+        dump = subprocess.run(words, capture_output=True, check=True, cwd="/")
         (folder / f"database-{name}.sql").write_bytes(dump.stdout)
 
 

@@ -19,17 +19,12 @@ from pipeline_assets.tables.registry import ASSET_TABLES
 from resources.iceberg.slice_changes import share_a_database
 
 REFINED, COUNTS, REVENUE, USERS = (
-    "refined/events",
-    "aggregates/event_counts",
-    "aggregates/daily_revenue",
-    "aggregates/active_users",
-)
+    "refined/events", "aggregates/event_counts", "aggregates/daily_revenue", "aggregates/active_users",
+)  # fmt: skip
 _COLUMNS = {
-    REFINED: ("event_properties", "platform", "amplitude_id"),
-    COUNTS: ("events",),
-    REVENUE: ("revenue", "purchases"),
+    REFINED: ("event_properties", "platform", "amplitude_id"), COUNTS: ("events",), REVENUE: ("revenue", "purchases"),
     USERS: ("active_users",),
-}
+}  # fmt: skip
 """Columns of a table's figures, beside day and project."""
 
 _POINTERS = """

@@ -50,7 +50,7 @@ _STATUS = {
     Fault.ARCHIVED: (403, "InvalidObjectState", "by the test"),
     Fault.EXPIRED: (400, "ExpiredToken", "The provided token has expired."),
     Fault.UNKNOWN_KEY: (403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
-}
+}  # fmt: skip
 """Status, S3's code and sentence: Java's client repeats the sentence, not the code."""
 
 

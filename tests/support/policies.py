@@ -22,13 +22,9 @@ from tests.support.s3 import BUCKET
 
 FOLDER = PROJECT_ROOT / "deploy" / "policies"
 _PLACES = {
-    "company-exports/analytics": f"{BUCKET}/exports",
-    "company-lake/tidemark": f"{BUCKET}/warehouse",
-    "company-exports": BUCKET,
-    "company-lake": BUCKET,
-    '"analytics/': '"exports/',
-    '"tidemark/': '"warehouse/',
-}
+    "company-exports/analytics": f"{BUCKET}/exports", "company-lake/tidemark": f"{BUCKET}/warehouse",
+    "company-exports": BUCKET, "company-lake": BUCKET, '"analytics/': '"exports/', '"tidemark/': '"warehouse/',
+}  # fmt: skip
 """Places of the policies -> those of the tests."""
 ONLY_AT_A_FAILURE = frozenset({"s3:AbortMultipartUpload"})
 """Needed only where a large write breaks off."""

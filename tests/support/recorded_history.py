@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
-import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from pipeline_assets.domain.changes import Cause, CauseKind
@@ -24,13 +20,19 @@ from pipeline_assets.domain.records import (
     PublicationRecord,
     SliceRecord,
 )
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES, DERIVED
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
-from tests.support.ledgers import record_run
+from resources.ledger.writing import LedgerWriting
+
+
+def record_run(ledger: Ledger, run_id: str, **values: Any) -> None:
+    """The row of a run, as its publish writes it."""
+    with ledger.transaction() as connection:
+        LedgerWriting(connection).record_run(run_id, values)
+
 
 ROWS = 4_000
 LATE_BY_DAYS = {0: 0.955, 1: 0.03, 2: 0.009, 3: 0.0035, 5: 0.0015, 9: 0.0007, 16: 0.0003}
@@ -251,42 +253,3 @@ def _record_recovery(history: _History, day: date) -> None:
         )  # fmt: skip
     history.ledger.record(changes, run)
     _record_run(history, run, Source.BACKFILL, day, at, 95)
-
-
-def main(words: Sequence[str]) -> None:
-    """Write the ledger if missing, then print how long its page takes."""
-    from pipeline_assets.inspection.health import read_health
-    from pipeline_assets.orchestration.health_page import write_page
-
-    folder, days, count = Path(words[0]), int((*words, "1095")[1]), int((*words, "", "20")[2] or 20)
-    projects, last = tuple(str(10001 + number) for number in range(count)), date(2026, 3, 31)
-    url, told = f"sqlite:///{folder}/ledger.db", []
-    if not (folder / "ledger.db").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        started = time.monotonic()
-        with closing(Ledger(url)) as ledger:
-            record_history(ledger, projects, last, days, objects=24, incidents=_many(days))
-        told.append(f"written in {time.monotonic() - started:.0f} s")
-    started = time.monotonic()
-    with closing(Ledger(url)) as ledger:
-        report = read_health(ledger, Settings(projects=projects), datetime(2026, 4, 1, 8, tzinfo=UTC))
-    read = time.monotonic()
-    page = write_page(report, folder / "health_report.html")
-    sizes: dict[str, Any] = {
-        "ledger MB": (folder / "ledger.db").stat().st_size // 10**6,
-        "page kB": page.stat().st_size // 1000,
-    }
-    told.append(f"read in {read - started:.2f} s, drawn in {time.monotonic() - read:.2f} s; {sizes}; {page}")
-    print("\n".join(told))
-
-
-def _many(days: int) -> Incidents:
-    """Incidents over all years."""
-    return Incidents(
-        unreadable=tuple(range(3, days, 60)), shrinks=tuple(range(12, days, 90)), gone=(21, 20, *range(200, days, 150)),
-        held=(36, 35, 34, *range(300, min(310, days))), revised=tuple(range(49, days, 25)),
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -4,42 +4,35 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pipeline_assets.domain.identity import RawRow, RowFate, outcomes
 from pipeline_assets.domain.lateness import AT_ONCE, EARLY, GREATEST_SECONDS
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import EMPTY, Slice, Source
 from pipeline_assets.tables.events import CONTENT, RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.registry import ASSET_TABLES
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, digest_of, digests, with_row_hashes
 from resources.iceberg.lakehouse import Lakehouse
+from resources.ledger.store import Ledger
 
 
 def raw_rows(lakehouse: Lakehouse) -> list[RawRow]:
-    rows = []
-    for source, table in RAW_TABLES.items():
-        frame = with_row_hashes(lakehouse.spark.table(lakehouse.identifier(table)), CONTENT)
-        for r in frame.collect():
-            rows.append(
-                RawRow(
-                    r["project_id"],
-                    r["event_date"],
-                    source,
-                    r["_object_key"],
-                    r["_line_number"],
-                    (r["app"], r["device_id"]),
-                    r["insert_id"],
-                    r["uuid"],
-                    r["server_upload_time"],
-                    r["processed_time"],
-                    (r[HASH_A], r[HASH_B]),
-                )
-            )
-    return rows
+    return [
+        raw_row(source, row, (row[HASH_A], row[HASH_B]))
+        for source, table in RAW_TABLES.items()
+        for row in with_row_hashes(lakehouse.spark.table(lakehouse.identifier(table)), CONTENT).collect()
+    ]
+
+
+def raw_row(source: Source, row: Any, content: tuple[int, int]) -> RawRow:
+    """`row`: column -> value."""
+    place = (row["project_id"], row["event_date"], source, row["_object_key"], row["_line_number"])
+    ids, times = (row["insert_id"], row["uuid"]), (row["server_upload_time"], row["processed_time"])
+    return RawRow(*place, (row["app"], row["device_id"]), *ids, *times, content)
 
 
 def by_slice(rows: Iterable[RawRow], what: Callable[[RawRow], Any]) -> dict[Slice, Counter[Any]]:
@@ -49,18 +42,17 @@ def by_slice(rows: Iterable[RawRow], what: Callable[[RawRow], Any]) -> dict[Slic
     return found
 
 
-def winners(rows: Iterable[RawRow], settings: Settings) -> dict[Slice, Counter[Any]]:
+def fates(rows: Iterable[RawRow], settings: Settings) -> Iterator[tuple[RawRow, RowFate]]:
+    """Event by event, because the rule compares every row with every other."""
     by_key: defaultdict[Any, list[RawRow]] = defaultdict(list)
     for row in rows:
         by_key[row.key].append(row)
-    won = [
-        row
-        for same in by_key.values()
-        for row, outcome in zip(
-            same, outcomes(same, settings.source_precedence, settings.dedupe_window_days), strict=True
-        )
-        if outcome is RowFate.WINNER
-    ]
+    for same in by_key.values():
+        yield from zip(same, outcomes(same, settings.source_precedence, settings.dedupe_window_days), strict=True)
+
+
+def winners(rows: Iterable[RawRow], settings: Settings) -> dict[Slice, Counter[Any]]:
+    won = [row for row, fate in fates(rows, settings) if fate is RowFate.WINNER]
     return by_slice(won, lambda row: row.content)
 
 
@@ -102,3 +94,15 @@ def refined_rows(lakehouse: Lakehouse) -> dict[Slice, Counter[Any]]:
 def bin_of(seconds: int) -> int:
     """The bin of a lateness in whole seconds."""
     return EARLY if seconds < 0 else AT_ONCE if seconds < 1 else bisect_left(GREATEST_SECONDS, seconds)
+
+
+def broken_chains(ledger: Ledger) -> list[str]:
+    """Slices whose changes on record do not lead from nothing to the recorded state."""
+    present: dict[tuple[str, Slice], str] = {}
+    broken = []
+    for record in ledger.publications():
+        place = (record.table, record.key)
+        if str(record.digest_before) != present.get(place, str(EMPTY)):
+            broken.append(f"{record.table} {record.key}: {record.cause} begins elsewhere")
+        present[place] = str(record.digest_after)
+    return broken

@@ -22,12 +22,10 @@ from sqlalchemy.orm import Session
 from tests.support.s3 import served
 
 _ERRORS: tuple[tuple[type[Exception], int], ...] = (
-    (exceptions.NoSuchNamespaceError, 404),
-    (exceptions.NoSuchTableError, 404),
-    (exceptions.NamespaceAlreadyExistsError, 409),
-    (exceptions.TableAlreadyExistsError, 409),
+    (exceptions.NoSuchNamespaceError, 404), (exceptions.NoSuchTableError, 404),
+    (exceptions.NamespaceAlreadyExistsError, 409), (exceptions.TableAlreadyExistsError, 409),
     (exceptions.CommitFailedException, 409),
-)
+)  # fmt: skip
 _SPLIT = "\x1f"
 
 
@@ -80,17 +78,7 @@ def a_rest_catalog(
             self.end_headers()
             self.wfile.write(content)
 
-        def do_GET(self) -> None:
-            self._answer()
-
-        def do_HEAD(self) -> None:
-            self._answer()
-
-        def do_POST(self) -> None:
-            self._answer()
-
-        def do_DELETE(self) -> None:
-            self._answer()
+        do_GET = do_HEAD = do_POST = do_DELETE = _answer  # noqa: N815 - names that http.server calls
 
         def log_message(self, *_: object) -> None: ...
 
@@ -217,19 +205,17 @@ def endpoints(without: Sequence[str] = ()) -> list[str]:
         "/v1/namespaces/([^/]+)/tables/([^/]+)": "/v1/{prefix}/namespaces/{namespace}/tables/{table}",
         "/v1/namespaces/([^/]+)/tables": "/v1/{prefix}/namespaces/{namespace}/tables",
         "/v1/namespaces/([^/]+)/properties": "/v1/{prefix}/namespaces/{namespace}/properties",
-        "/v1/namespaces/([^/]+)": "/v1/{prefix}/namespaces/{namespace}",
-        "/v1/namespaces": "/v1/{prefix}/namespaces",
+        "/v1/namespaces/([^/]+)": "/v1/{prefix}/namespaces/{namespace}", "/v1/namespaces": "/v1/{prefix}/namespaces",
         TRANSACTIONS: "/v1/{prefix}/transactions/commit",
-    }
+    }  # fmt: skip
     return [f"{method} {names[path]}" for path in names if path not in without for method in ROUTES[path]]
 
 
 ROUTES: dict[str, dict[str, Callable[..., Answered]]] = {
-    "/v1/config": {"GET": _config},
-    TRANSACTIONS: {"POST": _commit_all},
+    "/v1/config": {"GET": _config}, TRANSACTIONS: {"POST": _commit_all},
     "/v1/namespaces": {"GET": _namespaces, "POST": _create_namespace},
     "/v1/namespaces/([^/]+)": {"GET": _namespace, "HEAD": _there(_namespace)},
     "/v1/namespaces/([^/]+)/properties": {"POST": _change_namespace},
     "/v1/namespaces/([^/]+)/tables": {"GET": _tables, "POST": _create},
     "/v1/namespaces/([^/]+)/tables/([^/]+)": {"GET": _load, "HEAD": _there(_load), "POST": _commit, "DELETE": _drop},
-}
+}  # fmt: skip

@@ -62,6 +62,11 @@ class Shell:
             command, env={**self.environment, **environment}, capture_output=True, text=True, check=False, timeout=300
         )
 
+    def must(self, *words: str, **environment: str) -> Done:
+        done = self(*words, **environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
 
 class InThisProcess(Shell):
     """The same commands in this process and session, where a process and a JVM for each would show nothing more."""
@@ -106,3 +111,8 @@ class InOneProcess(Shell):
         assert not environment
         told = self._hand.ask(words)
         return subprocess.CompletedProcess(words, told["code"], told["stdout"], told["stderr"])
+
+    @property
+    def said(self) -> str:
+        """The commands' progress, which goes to the terminal itself."""
+        return self._hand.said()

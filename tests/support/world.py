@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
-from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.domain.records import DeliveryRecord, PublicationRecord
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.runtime import Runtime
 from tests.support.builders import PROJECT, LandingFolder, Loaded, Pipeline
 
@@ -30,6 +29,7 @@ class Load:
     now: datetime
     settings: tuple[tuple[str, Any], ...]
     decided: Mapping[str, Any]
+    must_succeed: bool = False
 
     @property
     def shared(self) -> tuple[Any, ...]:
@@ -56,9 +56,6 @@ class Story(LandingFolder):
         ]
         return super().deliver(day, own, **{"project": self.project, **place})
 
-    def mark(self, day: date, *, hours: Iterable[int] = range(24), project: str | None = None) -> None:
-        super().mark(day, hours=hours, project=project or self.project)
-
     def change(self, **settings: Any) -> None:
         self._settings |= settings
 
@@ -76,6 +73,9 @@ class Story(LandingFolder):
             first, last or first, source, tuple(tables), self.now, tuple(sorted(self._settings.items())), decided
         )
 
+    def must_load(self, *days: date, **how: Any) -> Load:
+        return replace(self.load(*days, **how), must_succeed=True)
+
     @property
     def runtime(self) -> Runtime:
         """The steps' runtime, of this project alone."""
@@ -92,15 +92,6 @@ class Story(LandingFolder):
 
     def files(self, key: str, day: date) -> frozenset[str]:
         return self._world.files(key, day, self.project)
-
-    def record(self, key: str, day: date) -> SliceRecord:
-        return self.ledger.slices(key, [self.project], [day])[Slice(day, self.project)]
-
-    def verdict(self, key: str, day: date) -> str:
-        return self.record(key, day).verdict.value
-
-    def batch(self, day: date, source: Source = Source.REGULAR) -> BatchRecord:
-        return self.ledger.batches([self.project], day, day)[BatchKey(source, self.project, day)]
 
     def delivery(self, key: str, day: date, source: Source = Source.REGULAR) -> DeliveryRecord:
         return self.ledger.deliveries(source, [self.project], day, day)[key]
@@ -139,6 +130,12 @@ class Tables:
         self._read.clear()
 
 
+def stories_in(names: Mapping[str, Any]) -> list[Callable[[Story], Steps]]:
+    """A module's functions of a story alone, but private ones."""
+    told = {"p": "Story", "return": "Steps"}
+    return [one for name, one in names.items() if name[0] != "_" and getattr(one, "__annotations__", None) == told]
+
+
 def tell(
     pipeline: Callable[..., Pipeline],
     subtests: Any,
@@ -146,49 +143,53 @@ def tell(
     now: datetime = SOON,
     **settings: Any,
 ) -> None:
-    """Run all stories to their end, and report each under its own name."""
+    """Run all stories to their end, and report each under its own name.
+
+    The load that most stories wait for is made next, for all of these; the others wait on.
+    """
     if not isinstance(stories, Mapping):
-        told = [(str(one.__name__), one) for one in stories]
-        stories = dict(told)
-        assert len(stories) == len(told), "two stories have one name"
+        listed = [(str(one.__name__), one) for one in stories]
+        stories = dict(listed)
+        assert len(stories) == len(listed), "two stories have one name"
     named = stories
     projects = tuple(str(FIRST_PROJECT + number) for number in range(len(named)))
     world = pipeline(projects=projects, **settings)
     world.now = now
     tables = Tables(world)
-    going = {}
-    for (name, telling), project in zip(named.items(), projects, strict=True):
-        story = Story(world, project, tables)
-        going[name] = (story, telling(story))
+    told = {name: Story(world, project, tables) for name, project in zip(named, projects, strict=True)}
+    steps = {name: named[name](told[name]) for name in named}
+    asked: dict[str, Load] = {}
     failed: dict[str, BaseException] = {}
-    answers: dict[str, Loaded] = {}
+
+    def go_on(name: str, done: Loaded | None) -> None:
+        load = asked.pop(name, None)
+        try:
+            if done is None or load is None:
+                asked[name] = next(steps[name])
+            elif load.must_succeed and not done.success:
+                asked[name] = steps[name].throw(AssertionError(done.failure()))
+            else:
+                asked[name] = steps[name].send(done)
+        except StopIteration:
+            pass
+        except BaseException as error:
+            failed[name] = error
+
     try:
-        while going:
-            asked: list[tuple[Story, Load]] = []
-            for name, (story, steps) in [*going.items()]:
-                try:
-                    sent = story.project in answers
-                    asked.append((story, steps.send(answers[story.project]) if sent else next(steps)))
-                except StopIteration:
-                    del going[name]
-                except BaseException as error:
-                    failed[name] = error
-                    del going[name]
-            answers = _carried_out(world, asked)
+        for name in named:
+            go_on(name, None)
+        while asked:
+            ((most, _),) = Counter(load.shared for load in asked.values()).most_common(1)
+            group = {name: load for name, load in asked.items() if load.shared == most}
+            done = _loaded(world, [(told[name], load) for name, load in group.items()])
             tables.forget()
+            for name in group:
+                go_on(name, done[told[name].project])
     finally:
         for name in named:
             with subtests.test(name):
                 if name in failed:
                     raise failed[name]
-
-
-def _carried_out(world: Pipeline, asked: Sequence[tuple[Story, Load]]) -> dict[str, Loaded]:
-    """Project -> result; loads that differ in projects alone are one."""
-    groups: defaultdict[tuple[Any, ...], list[tuple[Story, Load]]] = defaultdict(list)
-    for story, load in asked:
-        groups[load.shared].append((story, load))
-    return {project: ran for group in groups.values() for project, ran in _loaded(world, group).items()}
 
 
 def _loaded(world: Pipeline, group: Sequence[tuple[Story, Load]]) -> dict[str, Loaded]:

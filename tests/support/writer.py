@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
+from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
@@ -36,7 +36,7 @@ from resources.spark.session import configure_catalog
 from tests.support.attached import attach, is_attached
 from tests.support.hands import serve
 from tests.support.points import OF_TABLE_BY_TABLE
-from tests.support.reference import by_slice, raw_rows, refined_rows, winners
+from tests.support.reference import broken_chains, by_slice, raw_rows, refined_rows, winners
 from tests.support.small_spark import BOTH_COMPILERS, SMALL, small_session
 
 NOW = datetime(2026, 2, 20, tzinfo=UTC)
@@ -46,17 +46,10 @@ MANY_LOADS = "--many-loads"
 """Enough loads that the JVM's second compiler pays."""
 TABLES = ("raw/regular_events", "raw/backfill_events", "refined/events", EVENT_COUNTS)
 _PAUSED_AT = (
-    Failpoint.DURING_LISTING,
-    Failpoint.AFTER_PIN,
-    Failpoint.AFTER_STAGE,
-    Failpoint.AFTER_AUDIT,
-    Failpoint.BETWEEN_TABLES,
-    Failpoint.BEFORE_PUBLISH,
-    Failpoint.AFTER_APPLY,
-    Failpoint.IN_TRANSACTION,
-    Failpoint.AFTER_PUBLISH,
-    *sorted(OF_TABLE_BY_TABLE),
-)
+    Failpoint.DURING_LISTING, Failpoint.AFTER_PIN, Failpoint.AFTER_STAGE, Failpoint.AFTER_AUDIT,
+    Failpoint.BETWEEN_TABLES, Failpoint.BEFORE_PUBLISH, Failpoint.AFTER_APPLY, Failpoint.IN_TRANSACTION,
+    Failpoint.AFTER_PUBLISH, *sorted(OF_TABLE_BY_TABLE),
+)  # fmt: skip
 _CONFLICT = ("it is built again", "building it again", "reading it again")
 """Log texts of a load that another writer overtook."""
 
@@ -178,22 +171,10 @@ class Writer:
                 if (table, key.event_date) not in known and ("refined/events", key.event_date) not in known
             ),
             "unknown": unknown,
-            "chains": _broken_chains(runtime),
+            "chains": broken_chains(runtime.ledger),
             "objects": {f"{source} {key}": count for (source, key), count in objects.items()},
             "slices": len(by_slice(rows, lambda row: row.content)),
         }
-
-
-def _broken_chains(runtime: Runtime) -> list[str]:
-    """Slices whose changes on record do not lead to the recorded state."""
-    present: dict[tuple[str, Slice], str] = {}
-    broken = []
-    for record in runtime.ledger.publications():
-        place = (record.table, record.key)
-        if str(record.digest_before) != present.get(place, str(EMPTY)):
-            broken.append(f"{record.table} {record.key}: {record.cause} begins elsewhere")
-        present[place] = str(record.digest_after)
-    return broken
 
 
 def _event_counts(runtime: Runtime) -> Counter[Slice]:

@@ -29,8 +29,7 @@ from pipeline_assets.orchestration.health_page import page_of
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import CheckFigure
-from tests.support.ledgers import record_run
-from tests.support.recorded_history import record_history
+from tests.support.recorded_history import record_history, record_run
 
 PROJECTS = ("10001", "10002", "10003")
 LAST = date(2026, 3, 31)

@@ -31,8 +31,7 @@ from pipeline_assets.inspection.metrics import read_samples, text_of, write_text
 from pipeline_assets.orchestration.live_runs import run_queue
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
-from tests.support.ledgers import record_run
-from tests.support.recorded_history import record_history
+from tests.support.recorded_history import record_history, record_run
 from tests.support.shell import commands
 
 PROJECTS = ("10001", "10002", "10003")

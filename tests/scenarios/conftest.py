@@ -1,0 +1,20 @@
+"""Fixtures of several scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.builders import PROJECT
+from tests.support.export_api import Vendor, a_vendor
+
+
+@pytest.fixture
+def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
+    """A vendor whose keys are in the environment, its address is not."""
+    with a_vendor(PROJECT) as found:
+        for name, value in found.environment().items():
+            if name != "TIDEMARK_EXPORT_API_URL":
+                monkeypatch.setenv(name, value)
+        yield found
