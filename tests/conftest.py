@@ -24,19 +24,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 SECONDS = {
-    "tests/browser/test_ui.py": 200,
-    "tests/scenarios/test_cluster.py": 130,
-    "tests/scenarios/test_image_root.py": 90,
+    "tests/browser/test_ui.py": 180,
+    "tests/scenarios/test_maintenance.py": 130,
     "tests/scenarios/test_crash_matrix.py": 130,
-    "tests/scenarios/test_drill.py": 80,
-    "tests/scenarios/test_random_histories.py": 80,
+    "tests/scenarios/test_dimensions.py": 100,
+    "tests/scenarios/test_random_histories.py": 90,
+    "tests/scenarios/test_cluster.py": 90,
     "tests/scenarios/test_rebuild.py": 80,
-    "tests/scenarios/test_deployments.py": 70,
-    "tests/scenarios/test_outside_faults.py": 70,
-    "tests/scenarios/test_delivered_intervals.py": 50,
-    "tests/browser/test_labs_page.py": 40,
+    "tests/scenarios/test_rollback.py": 80,
+    "tests/scenarios/test_lost_catalog.py": 70,
+    "tests/scenarios/test_shell.py": 60,
+    "tests/scenarios/test_standing.py": 60,
+    "tests/scenarios/test_drill.py": 60,
+    "tests/scenarios/test_image_root.py": 50,
+    "tests/scenarios/test_recover_exports.py": 50,
+    "tests/browser/test_labs_page.py": 50,
+    "tests/scenarios/test_outside_faults.py": 50,
+    "tests/scenarios/test_deployments.py": 40,
+    "tests/scenarios/test_two_writers.py": 40,
+    "tests/scenarios/test_bad_inputs.py": 40,
 }
-"""Roughly what the longest modules take; other slow tests take a few seconds each."""
+"""Core-seconds of the longest modules, roughly; another slow test takes about three."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -55,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             slow.setdefault(item.nodeid.partition("::")[0], []).append(item)
         else:
             fast.append(item)
-    seconds = {name: SECONDS.get(name, 4 * len(tests)) for name, tests in slow.items()}
+    seconds = {name: SECONDS.get(name, 3 * len(tests)) for name, tests in slow.items()}
     shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
     loads = [0] * workers
     for name in sorted(slow, key=lambda name: -seconds[name]):

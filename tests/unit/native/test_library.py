@@ -186,7 +186,8 @@ def test_the_lock_names_this_crate_alone() -> None:
 
 @CARGO
 def test_its_own_tests_pass() -> None:
-    done = cargo("test", "--release", "--offline", "--locked", "--quiet")
+    # Without optimization: it compiles in a fifth of the time, and overflows panic.
+    done = cargo("test", "--offline", "--locked", "--quiet")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
