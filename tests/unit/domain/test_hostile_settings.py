@@ -155,29 +155,24 @@ def test_run_config_of_a_job_is_a_request_or_refused(
         assert all(set(request.projects) <= {"10001"} for request in made)
 
 
-WORDS: tuple[tuple[str, ...], ...] = (
-    ("status", "--from", "{}"),
-    ("changes", "--since", "{}"),
-    ("changes", "--since", "2026-02-02", "--table", "{}"),
-    ("history", "{}"),
-    ("history", "refined/events", "{}"),
-    ("load", "--source", "{}", "--from", "2026-02-02", "--to", "2026-02-02"),
-    ("load", "--source", "regular", "--from", "{}", "--to", "2026-02-02"),
-    ("recover", "--from", "{}", "--to", "2026-02-02T03", "--dry-run"),
-    ("recover", "--from", "2026-02-02", "--to", "2026-02-02", "--project", "x{}", "--dry-run"),
-    ("rollback", "--from", "2026-02-02", "--to", "2026-02-02", "--back-to", "x{}", "--reason", "why"),
-    ("exclude", "x{}", "--reason", "why"),
-    ("reconcile", "--from", "x{}"),
-)
+WORDS = (
+    "status --from {}", "changes --since {}", "changes --since 2026-02-02 --table {}", "history {}",
+    "history refined/events {}", "load --source {} --from 2026-02-02 --to 2026-02-02",
+    "load --source regular --from {} --to 2026-02-02", "recover --from {} --to 2026-02-02T03 --dry-run",
+    "recover --from 2026-02-02 --to 2026-02-02 --project x{} --dry-run",
+    "rollback --from 2026-02-02 --to 2026-02-02 --back-to x{} --reason why", "exclude x{} --reason why", "reconcile --from x{}",
+)  # fmt: skip
 
 
 @few
 @given(TEXT)
-@pytest.mark.parametrize("words", WORDS, ids=" ".join)
-def test_a_word_of_a_command_is_good_or_bad_usage(words: tuple[str, ...], text: str) -> None:
+@pytest.mark.parametrize("words", WORDS)
+def test_a_word_of_a_command_is_good_or_bad_usage(words: str, text: str) -> None:
     if "\0" in text or text.startswith("-"):
         return
-    done = CliRunner().invoke(app, [word.replace("{}", text.encode("utf-8", "replace").decode()) for word in words])
+    done = CliRunner().invoke(
+        app, [word.replace("{}", text.encode("utf-8", "replace").decode()) for word in words.split()]
+    )
     assert done.exit_code in (0, 1, 2), done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), (words, text, done.exception)
     assert "Traceback" not in done.output
