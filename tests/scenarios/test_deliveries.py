@@ -17,7 +17,7 @@ from pipeline_assets.load.deliveries import accept
 from pipeline_assets.tables.registry import table_by_key
 from resources.landing.store import LandingStore
 from tests.support.builders import LATER, a_body, an_event, events_on
-from tests.support.world import Steps, Story, tell
+from tests.support.world import Steps, Story, stories_in, tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
@@ -34,12 +34,11 @@ def pipeline(pipeline: Any) -> Any:
 def a_touched_object_is_hashed_and_not_parsed(p: Story) -> Steps:
     """Scenario: the same bytes come under another etag. Outcome: the etag is on record; nothing is parsed or published."""
     key = p.deliver(DAY, events_on(DAY, 30))
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     before, etag = p.history(), p.delivery(key, DAY).etag
     os.utime(p.landing / key, (1, 1))
     p.change(max_line_bytes=10)
-    run = yield p.load(DAY)
-    assert run.success, run.failure()
+    yield p.must_load(DAY)
     assert p.history() == before
     assert p.delivery(key, DAY).etag != etag
     assert p.count(RAW) == 30
@@ -49,17 +48,16 @@ def only_files_with_replaced_rows_are_rewritten(p: Story) -> Steps:
     """Scenario: one of two objects is replaced, and repeats rows of the next day.
     Outcome: its rows are the new ones; the other object's file and the unchanged event day stay."""
     first = p.deliver(DAY, [*events_on(NEXT, 5, prefix="n"), *events_on(DAY, 20, prefix="a")], hour=1)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     files_a, files_next = p.files(RAW, DAY), p.files(RAW, NEXT)
     p.deliver(DAY, events_on(DAY, 20, prefix="b"), hour=2)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     files_b = p.files(RAW, DAY) - files_a
     assert files_a
     assert files_b
     known = len(p.publications())
     assert p.deliver(DAY, [*events_on(NEXT, 5, prefix="n"), *events_on(DAY, 23, prefix="a")[3:]], hour=1) == first
-    run = yield p.load(DAY)
-    assert run.success, run.failure()
+    yield p.must_load(DAY)
     assert p.files(RAW, DAY) >= files_b
     assert not p.files(RAW, DAY) & files_a
     assert p.files(RAW, NEXT) == files_next
@@ -73,17 +71,16 @@ def a_resharded_hour_keeps_its_rows_once(p: Story) -> Steps:
     """Scenario: two objects come as three, then a shard is corrected. Outcome: raw alone changes, then the shard's rows."""
     rows = events_on(DAY, 30)
     old = [p.deliver(DAY, rows[:15], shard=1), p.deliver(DAY, rows[15:], shard=2)]
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     digests, history = p.digests(), p.history()
     p.remove(*old)
     new = [p.deliver(DAY, rows[start : start + 10], shard=7 + start) for start in (0, 10, 20)]
-    run = yield p.load(DAY)
-    assert run.success, run.failure()
+    yield p.must_load(DAY)
     assert p.digests() == digests
     assert {row["_object_key"] for row in p.rows(RAW)} == set(new)
     assert p.history()[REFINED] == history[REFINED]
     p.deliver(DAY, rows[1:10], shard=7)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.count(RAW) == p.count(REFINED) == 29
 
 
@@ -93,9 +90,9 @@ def rows_that_changed_objects_can_still_be_replaced(p: Story) -> Steps:
     for one, other in ((a, b), (b, a)):
         p.deliver(DAY, one, shard=1)
         p.deliver(DAY, other, shard=2)
-        assert (yield p.load(DAY)).success
+        yield p.must_load(DAY)
     p.deliver(DAY, b[:2], shard=1)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert {row["insert_id"] for row in p.rows(RAW)} == {e["$insert_id"] for e in (*a, *b[:2])}
 
 
@@ -103,10 +100,10 @@ def lines_in_another_order_are_numbered_anew(p: Story) -> Steps:
     """Scenario: an object's lines come in another order. Outcome: raw has the new line numbers; refined is unchanged."""
     rows = events_on(DAY, 4)
     p.deliver(DAY, rows)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     before = p.files(REFINED, DAY)
     p.deliver(DAY, rows[::-1])
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     places = {row["uuid"]: row["_line_number"] for row in p.rows(RAW)}
     assert [places[row["uuid"]] for row in rows] == [4, 3, 2, 1]
     assert p.files(REFINED, DAY) == before
@@ -119,9 +116,9 @@ def equal_line_numbers_on_two_days_do_not_meet(p: Story) -> Steps:
     key = p.deliver(DAY, [first, second], hour=3)
     p.deliver(DAY, [{**second, "server_upload_time": "2026-02-04 00:00:00.000000", "uuid": "u-9"}], hour=4)
     p.deliver(NEXT, events_on(NEXT, 1, prefix="a"))
-    assert (yield p.load(DAY, NEXT)).success
+    yield p.must_load(DAY, NEXT)
     p.deliver(DAY, [{**second, "city": "Bern"}, first], hour=3)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     lines = {r["insert_id"]: r["_line_number"] for r in p.rows(RAW) if r["_object_key"] == key}
     assert lines == {"two": 1, "one": 2}
     assert sorted(row["insert_id"] for row in p.rows(REFINED))[-2:] == ["one", "two"]
@@ -136,21 +133,21 @@ def a_day_grows_hour_by_hour(p: Story) -> Steps:
         p.deliver(DAY, span, hour=hour)
         p.mark(DAY, hours=[hour])
         expected += len(span)
-        assert (yield p.load(DAY)).success
+        yield p.must_load(DAY)
         assert p.count(RAW) == p.count(REFINED) == expected
     assert not p.record(REFINED, DAY).is_final
     p.deliver(DAY, events_on(DAY, 3, prefix="after-close"), hour=2, shard=9)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.count(REFINED) == expected + 3
     p.deliver(DAY, events_on(DAY, 2, prefix="h5-0"), hour=5)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.count(RAW) == p.count(REFINED) == expected + 3 - 10
     history = p.history()
     p.now = LATER
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert not p.record(REFINED, DAY).is_final, "hours that never came are not made fine by a deadline"
     p.mark(DAY)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.record(REFINED, DAY).is_final
     assert p.history() == history
 
@@ -160,7 +157,7 @@ def a_refused_version_hides_nothing(p: Story) -> Steps:
     rows = events_on(DAY, 10)
     key = p.deliver(DAY, [*rows, b"not json"])
     p.deliver(DAY, events_on(DAY, 3, prefix="other"), hour=11)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     p.deliver(DAY, rows, truncated=True)
     run = yield p.load(DAY)
     assert not run.success
@@ -170,7 +167,7 @@ def a_refused_version_hides_nothing(p: Story) -> Steps:
     assert found == {("bad_json", True), ("truncated_gzip", False)}
     history = p.history()
     p.deliver(DAY, [*rows, b"not json"])
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert [(row["reason"], row["is_batch_accepted"]) for row in p.rows(QUARANTINE)] == [("bad_json", True)]
     assert p.history() == history
     assert not p.ledger.deliveries(Source.REGULAR, [p.project], DAY, DAY, is_accepted=False)
@@ -179,12 +176,12 @@ def a_refused_version_hides_nothing(p: Story) -> Steps:
 def a_refused_version_that_is_withdrawn_takes_the_accepted_rows_along(p: Story) -> Steps:
     """Scenario: an unreadable version is deleted; its hour has a new object. Outcome: nothing of the old object is left."""
     key = p.deliver(DAY, events_on(DAY, 10), shard=1)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     p.deliver(DAY, events_on(DAY, 10), shard=1, truncated=True)
     assert not (yield p.load(DAY)).success
     p.remove(key)
     p.deliver(DAY, events_on(DAY, 3, prefix="other"), shard=2)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.count(RAW) == p.count(REFINED) == 3
     assert p.rows(QUARANTINE) == []
 
@@ -195,31 +192,20 @@ def quarantined_lines_are_read_again_by_another_parser(p: Story) -> Steps:
     long = an_event(insert_id="long", event_properties={"text": "x" * 5000})
     p.deliver(DAY, [*events_on(DAY, 5, prefix="a"), long], hour=1)
     clean = p.deliver(DAY, events_on(DAY, 5, prefix="b"), hour=2)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.count(REFINED) == 10
     assert [row["reason"] for row in p.rows(QUARANTINE)] == ["line_too_long"]
     code = p.delivery(clean, DAY).code_version
     p.change(max_line_bytes=8000)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.count(RAW) == p.count(REFINED) == 11
     assert p.rows(QUARANTINE) == []
+    assert (p.batch(DAY).verdict.value, p.batch(DAY).reason) == ("accepted", None)
     assert p.delivery(clean, DAY).code_version == code
 
 
 def test_deliveries_come_again(pipeline: Any, subtests: Any) -> None:
-    stories = (
-        a_touched_object_is_hashed_and_not_parsed,
-        only_files_with_replaced_rows_are_rewritten,
-        a_resharded_hour_keeps_its_rows_once,
-        rows_that_changed_objects_can_still_be_replaced,
-        lines_in_another_order_are_numbered_anew,
-        equal_line_numbers_on_two_days_do_not_meet,
-        a_day_grows_hour_by_hour,
-        a_refused_version_hides_nothing,
-        a_refused_version_that_is_withdrawn_takes_the_accepted_rows_along,
-        quarantined_lines_are_read_again_by_another_parser,
-    )
-    tell(pipeline, subtests, stories)
+    tell(pipeline, subtests, stories_in(globals()))
 
 
 class MovingLanding(LandingStore):
@@ -251,13 +237,13 @@ def test_objects_that_move_are_listed_again_until_they_rest(pipeline: Any) -> No
     path: Path = p.landing / p.deliver(DAY, events_on(DAY, 10))
     overwrite = lambda turn: path.write_bytes(a_body(events_on(DAY, 10 + turn)))  # noqa: E731 - one of two acts
     landing.then(1, overwrite)
-    assert p.run(DAY, tables=[RAW]).success
+    p.must_run(DAY, tables=[RAW])
     assert (landing.listings, p.count(RAW)) == (2, 15)
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
     p.deliver(DAY, events_on(DAY, 20))
     landing.then(1, lambda _: path.unlink())
     p.deliver(DAY, events_on(DAY, 1, prefix="instead"), shard=3)
-    assert p.run(DAY, tables=[RAW]).success
+    p.must_run(DAY, tables=[RAW])
     assert landing.listings > 1
     assert p.count(RAW) == 5
 
@@ -270,7 +256,7 @@ def test_objects_that_move_are_listed_again_until_they_rest(pipeline: Any) -> No
     assert run.materialized(REFINED) == {str(NEXT)}
     assert (p.count(RAW, DAY), p.count(REFINED, NEXT), p.verdict(REFINED, DAY)) == (5, 5, "waiting")
     landing.then(0, overwrite)
-    assert p.run(DAY, NEXT).success
+    p.must_run(DAY, NEXT)
     assert p.count(REFINED, DAY) == 17
 
     bad = p.deliver(NEXT, events_on(NEXT, 5), shard=2, truncated=True)
@@ -280,7 +266,7 @@ def test_objects_that_move_are_listed_again_until_they_rest(pipeline: Any) -> No
     assert not run.success
     assert bad in run.failure()
     assert p.count(RAW, DAY) == 16
-    assert p.run(DAY, NEXT, tables=[RAW]).success
+    p.must_run(DAY, NEXT, tables=[RAW])
 
 
 def test_an_object_that_moves_between_two_readings_is_read_again(

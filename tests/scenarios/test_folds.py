@@ -27,7 +27,6 @@ from pipeline_assets.transforms import file_rows
 from pipeline_assets.transforms.fold import SliceFold
 from pipeline_assets.transforms.fold_tasks import FoldedTable, WrittenSlice, fold_events, write_slices
 from resources.iceberg.metadata import slices_condition
-from resources.landing.store import LandingStore
 from resources.spark.tasks import Tasks
 from tests.support.builders import PROJECT, Pipeline, a_pipeline, an_event
 
@@ -83,17 +82,13 @@ def loaded(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pip
     with a_pipeline(spark, tmp_path_factory.mktemp("folds"), local_bytes=0) as p:
         for day in DAYS:
             p.deliver(day, _events(day))
-        assert p.load(*DAYS).success
+        p.must_load(*DAYS)
         yield p
-
-
-def _runtime(p: Any) -> Runtime:
-    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
 
 
 def test_every_way_to_a_fold_gives_the_published_rows(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcome: whole slices, slices divided among nine tasks, and Spark's rows fold to the rows of the tables."""
-    p, runtime = loaded, _runtime(loaded)
+    p, runtime = loaded, loaded.runtime
     place = Place(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), SLICES)
     fold, tables = slice_fold(AGGREGATES, p.settings), folds.folded_tables(runtime, AGGREGATES)
 
@@ -144,7 +139,7 @@ def test_every_way_to_a_fold_gives_the_published_rows(loaded: Any, monkeypatch: 
 
 def test_refined_is_read_once_for_all_tables(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcome: one step folds the first day for all three tables, another the missing day; another snapshot folds anew."""
-    runtime, shared, read = _runtime(loaded), SharedFolds(), []
+    runtime, shared, read = loaded.runtime, SharedFolds(), []
     run = Tasks.run
 
     def counted(self: Tasks, function: Any, groups: Any, **more: Any) -> Any:
@@ -165,7 +160,7 @@ def test_refined_is_read_once_for_all_tables(loaded: Any, monkeypatch: pytest.Mo
 
 def test_files_that_no_table_took_are_deleted(loaded: Any) -> None:
     """Scenario: one of two folded tables takes its slices. Outcome: its files and published ones stay."""
-    runtime, shared, (one, other) = _runtime(loaded), SharedFolds(), AGGREGATES[:2]
+    runtime, shared, (one, other) = loaded.runtime, SharedFolds(), AGGREGATES[:2]
     published = {table.key: _files(loaded, table) for table in (one, other)}
     taken = shared.take(runtime, loaded.lakehouse.head(REFINED_EVENTS), sorted(SLICES), one, [other])
     assert len(_files(loaded, other)) > len(published[other.key])
@@ -179,7 +174,7 @@ def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyP
     place = Place(REFINED_EVENTS, loaded.lakehouse.head(REFINED_EVENTS), SLICES)
     monkeypatch.setattr(file_rows, "narrow_rows", lambda *_: iter(()))
     monkeypatch.setattr(Tasks, "are_here", lambda *_: True)
-    runtime, fold = _runtime(loaded), slice_fold(AGGREGATES, loaded.settings)
+    runtime, fold = loaded.runtime, slice_fold(AGGREGATES, loaded.settings)
     with pytest.raises(LakehouseError, match=r"0 rows of .* were folded, 60 are there"):
         folds._folded(runtime, place, fold, folds.folded_tables(runtime, AGGREGATES))
 
@@ -195,12 +190,12 @@ def test_a_table_is_folded_only_where_it_is_built_next(loaded: Any, monkeypatch:
 
     monkeypatch.setattr(folds, "_folded", counted)
     p.deliver(DAY, [*_events(DAY), an_event(event_time=f"{DAY} 01:00:00.000000", insert_id="another")])
-    assert p.load(*DAYS).success
+    p.must_load(*DAYS)
     assert folded == [[table.key for table in AGGREGATES]]
     for changed in (AGGREGATES[:1], AGGREGATES[1:]):
         folded.clear()
         with monkeypatch.context() as patched:
             patched.setattr(Table, "code_version", partialmethod(_code_version, changed))
-            assert p.load(*DAYS).success
+            p.must_load(*DAYS)
         assert folded == [[table.key for table in changed]]
-        assert p.load(*DAYS).success
+        p.must_load(*DAYS)

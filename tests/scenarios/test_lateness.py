@@ -81,8 +81,7 @@ def fortnight(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         p.deliver(DAY, arriving(DAY, 86_400, TWO_DAYS + 9), hour=11)
         for day in DAYS:
             p.mark(day)
-        run = p.run(DAYS[0], DAY)
-        assert run.success, run.failure()
+        run = p.must_run(DAYS[0], DAY)
         p.change(reprocessing_window_days=3)
         yield Fortnight(p, first, run)
 
@@ -107,8 +106,7 @@ def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(for
     other = arriving(DAY, 5, 6, 7)
     for events in (arriving(DAY, 86_400, TWO_DAYS + 9), other):
         p.deliver(DAY, events, hour=11)
-        run = p.run(DAY)
-        assert run.success, run.failure()
+        p.must_run(DAY)
     assert on_record(p, DAY) == expected([*first, *other])
 
     table = RAW_TABLES[Source.REGULAR]
@@ -136,13 +134,12 @@ def test_the_doctor_finds_a_good_deployment_good_and_names_three_faults(
     for name in ("KEY", "SECRET"):
         monkeypatch.setenv(f"TIDEMARK_EXPORT_{name}_{PROJECT}", f"a-{name}-of-length")
     p.deliver(DAYS[3], arriving(DAYS[3], 30, 31), source=Source.BACKFILL)
-    assert p.load(DAYS[3], source=Source.BACKFILL).success
-    assert p.load(DAYS[3]).success
+    p.must_load(DAYS[3], source=Source.BACKFILL)
+    p.must_load(DAYS[3])
     assert lights(p, Light.GREEN) == points(p).keys()
     # By a later clock maintenance rests, which is no fault.
-    well = OfPipeline(p)("doctor", "--deep", "--json")
+    well = OfPipeline(p).must("doctor", "--deep", "--json")
     found = {one["name"]: one for one in json.loads(well.stdout)["points"]}
-    assert well.returncode == 0, well.stderr
     assert found["recomputed"]["light"] == "green", found["recomputed"]
 
     p.change(reprocessing_window_days=1)
@@ -154,8 +151,7 @@ def test_the_doctor_finds_a_good_deployment_good_and_names_three_faults(
     assert lights(p, Light.RED) == faults
     assert "the newest commit of refined/events is of no run of ours" in points(p)["one load path"].found
 
-    run = p.load(DAYS[5])
-    assert run.success, run.failure()
+    p.must_load(DAYS[5])
     assert lights(p, Light.RED) == faults
     told = points(p)
     assert "1 foreign changes of slices are on record, 1 of them of the last 30 days" in told["one load path"].found
@@ -164,7 +160,7 @@ def test_the_doctor_finds_a_good_deployment_good_and_names_three_faults(
     assert told["separate prefixes"].fix.startswith(f"tidemark split-landing --project {PROJECT}")
     assert told["window"].fix.startswith("Set TIDEMARK_REPROCESSING_WINDOW_DAYS=2")
     ill = OfPipeline(p)("doctor")
-    assert ill.returncode == 1, ill.output
+    assert ill.returncode == 1, ill.stdout
     assert "red     window: Is the reprocessing window wide enough for the lateness seen?" in ill.stdout
     # By this machine's clock some days may be too old to list; any clock sees two faults.
     assert ill.stdout.splitlines()[-1].partition(",")[0] in ("2 red", "3 red")

@@ -9,33 +9,29 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pyspark.sql.functions as F
 import pytest
 from pyspark.sql import DataFrame
 
-from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations import maintenance
-from pipeline_assets.operations.maintenance import Rewritten, TableUpkeep, compact, maintain, require_done, summary
-from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.operations.maintenance import Rewritten, compact, summary
 from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.metadata import JavaTables, slices_condition
 from resources.iceberg.upkeep import Upkeep
-from resources.landing.store import LandingStore
 from resources.ledger.schema import PROCESSES
 from resources.publishing import TableByTable
 from tests.support.builders import PROJECT, Pipeline, an_orphan_below, events_on
+from tests.support.points import killed_at, once
 from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known
+from tests.support.upkeep import LONG, data_files, grow_old, maintained
 from tests.support.victim import a_victim
 
 pytestmark = pytest.mark.slow
@@ -45,30 +41,6 @@ RAW, REFINED = "raw/regular_events", REFINED_EVENTS.key
 BACKFILL = "raw/backfill_events"
 TWO = (RAW, REFINED)
 """Tables that these loads build; maintenance treats each by itself."""
-LATER = datetime.now(UTC) + timedelta(days=40)
-"""Snapshots carry the time of their commit, so maintenance comes later."""
-
-
-def _runtime(p: Pipeline) -> Runtime:
-    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
-
-
-def _maintain(
-    p: Pipeline, *, is_live: Any = lambda _: False, is_dry_run: bool = False, now: datetime = LATER
-) -> dict[str, TableUpkeep]:
-    reports = list(maintain(_runtime(p), str(uuid.uuid4()), now, is_live, is_dry_run=is_dry_run))
-    require_done(reports)
-    return {report.table: report for report in reports}
-
-
-def _grow_old(p: Pipeline) -> None:
-    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
-    for path in Path(p.settings.warehouse_url).rglob("*"):
-        os.utime(path, (old, old))
-
-
-def _data_files(p: Pipeline) -> set[str]:
-    return {str(path) for path in Path(p.settings.warehouse_url).rglob("*.parquet")}
 
 
 def _live_files(p: Pipeline) -> set[str]:
@@ -94,16 +66,9 @@ def _files_of_others(p: Pipeline) -> set[Path]:
     """Other programs' files in a table's folder: some resemble our names, or have Iceberg's and lie elsewhere."""
     place = Path(p.settings.warehouse_url) / REFINED
     day, iceberg = f"data/event_date={DAY}/project_id={PROJECT}", f"00000-1-{uuid.uuid4()}-0-00001.parquet"
-    names = (
-        "README.md",
-        "figures.csv",
-        "data/customers.parquet",
-        f"{day}/{uuid.uuid4().hex}.parquet",
-        f"{day}/{uuid.uuid4()}-{uuid.uuid4().hex}.parquet",
-        f"copy/{day}/{iceberg}",
-        f"data/{iceberg}",
-        "metadata/00001-mine.metadata.json",
-    )
+    theirs = (f"{day}/{uuid.uuid4().hex}.parquet", f"{day}/{uuid.uuid4()}-{uuid.uuid4().hex}.parquet")
+    elsewhere = (f"copy/{day}/{iceberg}", f"data/{iceberg}", "data/customers.parquet")
+    names = ("README.md", "figures.csv", "metadata/00001-mine.metadata.json", *theirs, *elsewhere)
     for name in names:
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +79,7 @@ def _files_of_others(p: Pipeline) -> set[Path]:
 def _three_hours(p: Pipeline) -> None:
     for hour in (1, 2, 3):
         p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
-        assert p.load(DAY).success
+        p.must_load(DAY)
 
 
 @pytest.fixture(scope="module")
@@ -130,36 +95,27 @@ def three_hours(three_hours_again: Again[None]) -> Iterator[Pipeline]:
         yield p
 
 
-def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
+def test_a_rollback_behind_our_back_loses_no_live_file(three_hours: Pipeline) -> None:
     """Scenario: Iceberg's procedure sets main back, a load publishes on top. Outcome: all live files and digests stay."""
-    p = pipeline(only=TWO)
-    for count in (10, 20, 30):
-        p.deliver(DAY, events_on(DAY, count))
-        assert p.load(DAY).success
-    name = p.lakehouse.identifier(REFINED_EVENTS)
+    p = three_hours
     first = p.lakehouse.commits(REFINED_EVENTS, None)[-2].snapshot_id
     p.spark.sql(
         f"CALL {p.settings.catalog_name}.system.rollback_to_snapshot(table => 'refined.events', snapshot_id => {first})"
     )
     assert p.count(REFINED) == 10
-    _grow_old(p)
-    _maintain(p)
+    grow_old(p)
+    maintained(p)
     assert p.count(REFINED) == 10
-    assert p.load(DAY).success
+    p.must_load(DAY)
     assert p.count(REFINED) == 30
-    causes = [record.cause.text for record in p.ledger.publications(REFINED)]
-    assert causes[-2] == "foreign"
+    assert p.ledger.publications(REFINED)[-2].cause.text == "foreign"
     before = p.digests()
-    _grow_old(p)
-
-    reports = _maintain(p)
-
-    assert reports[REFINED].snapshots > 0
-    assert _live_files(p) <= _data_files(p)
+    grow_old(p)
+    assert maintained(p)[REFINED].snapshots > 0
+    assert _live_files(p) <= data_files(p)
     assert p.count(REFINED) == p.count(RAW) == 30
     assert p.digests() == before
-    assert p.load(DAY).success
-    assert p.spark.table(f"{name}.snapshots").count() >= 1
+    p.must_load(DAY)
 
 
 def test_only_the_named_snapshots_expire(three_hours: Pipeline) -> None:
@@ -180,8 +136,8 @@ def test_a_kept_snapshot_keeps_the_delete_files_of_another_program(three_hours: 
     p.spark.sql(f"DELETE FROM {name} WHERE device_id = 'd3'")
     theirs, hidden = p.lakehouse.head(REFINED_EVENTS), p.spark.table(f"{name}.delete_files").collect()
     assert (p.count(REFINED), len(hidden)) == (27, 3)
-    _grow_old(p)
-    _maintain(p, now=datetime.now(UTC))
+    grow_old(p)
+    maintained(p, datetime.now(UTC))
     assert p.count(REFINED) == 30
     assert p.lakehouse.read(REFINED_EVENTS, theirs).count() == 27
     assert all(Path(one["file_path"].removeprefix("file:")).is_file() for one in hidden)
@@ -191,21 +147,19 @@ def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
     """Outcome: a dead run's branch, a staged snapshot and an old orphan go; foreign and young files are named and stay."""
     p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 300))
-    assert p.load(DAY).success
+    p.must_load(DAY)
     p.deliver(DAY, events_on(DAY, 150))
     assert not p.load(DAY).success
     assert p.verdict(REFINED, DAY) == "refused"
     lakehouse = p.lakehouse
     lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
-    _grow_old(p)
-    orphan = _orphan(p)
-    young = _orphan(p)
-    others = _files_of_others(p)
-    _grow_old(p)
+    grow_old(p)
+    orphan, young, others = _orphan(p), _orphan(p), _files_of_others(p)
+    grow_old(p)
     os.utime(young)
     live = _live_files(p)
 
-    reports = _maintain(p)
+    reports = maintained(p)
 
     assert reports[REFINED].branches == ("tidemark_deadrun_0",)
     assert [Path(path).name for path in reports[REFINED].orphans] == [orphan.name]
@@ -214,7 +168,7 @@ def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
     assert {Path(path.removeprefix("file:")) for path in reports[REFINED].others} == others
     assert all(path.exists() for path in others)
     assert f"{len(others)} files of others stay" in summary(reports[REFINED], is_dry_run=False)
-    assert live <= _data_files(p)
+    assert live <= data_files(p)
     assert p.count(REFINED) == 300
     snapshots = p.spark.table(f"{lakehouse.identifier(REFINED_EVENTS)}.snapshots").collect()
     assert {row["snapshot_id"] for row in snapshots} == {lakehouse.head(REFINED_EVENTS)}
@@ -226,31 +180,23 @@ def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline:
     p.deliver(DAY, events_on(DAY, 20))
     left: set[str] = set()
     for table in (RAW, REFINED):
-
-        def die(point: Failpoint, qualifier: str, table: str = table) -> None:
-            if (point, qualifier) == (Failpoint.AFTER_FILES, table):
-                left.update(_data_files(p))
-                raise RuntimeError("killed")
-
-        failpoints.watch(die)
-        try:
-            assert not p.run(DAY).success
-        finally:
-            failpoints.watch()
-    assert p.load(DAY).success
-    orphans = _data_files(p) - _live_files(p)
+        with killed_at(Failpoint.AFTER_FILES, table):
+            p.load(DAY)
+        left |= data_files(p)
+    p.must_load(DAY)
+    orphans = data_files(p) - _live_files(p)
     assert len(left) == 3
     assert orphans == left
-    assert not _maintain(p, now=datetime.now(UTC))[REFINED].orphans
-    _grow_old(p)
+    assert not maintained(p, datetime.now(UTC))[REFINED].orphans
+    grow_old(p)
 
-    reports = _maintain(p)
+    reports = maintained(p)
 
     # The second load's staged files of raw go with their snapshot.
     unnamed = {path.removeprefix("file:") for key in (RAW, REFINED) for path in reports[key].orphans}
     assert unnamed < orphans
     assert len(unnamed) == 2
-    assert _data_files(p) == _live_files(p)
+    assert data_files(p) == _live_files(p)
     assert p.count(RAW) == p.count(REFINED) == 20
 
 
@@ -261,13 +207,13 @@ def test_a_dry_run_tells_and_touches_nothing(three_hours: Pipeline, monkeypatch:
     lakehouse = p.lakehouse
     lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
     _orphan(p)
-    _grow_old(p)
-    files, snapshots = _data_files(p), p.snapshots()
+    grow_old(p)
+    files, snapshots = data_files(p), p.snapshots()
 
-    told = _maintain(p, is_dry_run=True)
+    told = maintained(p, is_dry_run=True)
 
-    assert (_data_files(p), p.snapshots()) == (files, snapshots)
-    done = _maintain(p)
+    assert (data_files(p), p.snapshots()) == (files, snapshots)
+    done = maintained(p)
     assert done[REFINED].branches == told[REFINED].branches == ("tidemark_deadrun_0",)
     assert done[REFINED].orphans == told[REFINED].orphans
     assert done[RAW].compacted == told[RAW].compacted
@@ -281,22 +227,22 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(three_hours: Pipel
     p = three_hours
     for hour in (4, 5):
         p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
-        assert p.load(DAY).success
+        p.must_load(DAY)
     before = p.digests()
     assert len(p.files(RAW, DAY)) == 5
 
-    reports = _maintain(p)
+    reports = maintained(p)
 
     assert (reports[RAW].files_before, reports[RAW].files_after) == (5, 1)
     assert len(p.files(RAW, DAY)) == 1
     assert p.digests() == before
     assert not _stale(p)
     history = p.history()
-    assert p.load(DAY).success
+    p.must_load(DAY)
     assert p.history() == history
     assert [record.cause.text for record in p.ledger.publications(RAW)].count("foreign") == 0
     p.deliver(DAY, events_on(DAY, 7, prefix="h3"), hour=3)
-    assert p.load(DAY).success
+    p.must_load(DAY)
     assert p.count(RAW) == p.count(REFINED) == 47
 
 
@@ -321,7 +267,7 @@ def test_late_files_are_joined_beside_the_large_one_and_again_when_they_gather(
             assert before < p.files(REFINED, DAY)
         digests, rows = p.digests(), sorted(map(str, p.rows(REFINED)))
 
-        reports = _maintain(p)
+        reports = maintained(p)
 
         for table in (RAW, REFINED):
             assert large[table] < p.files(table, DAY)
@@ -350,7 +296,7 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
 ) -> None:
     """Scenario: wrong rewrites, a load between, a hold. Outcome: nothing wrong is visible; the load wins."""
     p = three_hours
-    runtime, raw, cold = _runtime(p), RAW_TABLES[Source.REGULAR], [Slice(DAY, PROJECT)]
+    runtime, raw, cold = p.runtime, RAW_TABLES[Source.REGULAR], [Slice(DAY, PROJECT)]
     seen, files = p.history(), p.files(RAW, DAY)
     spoils = (
         lambda rows: rows.limit(29),
@@ -368,18 +314,13 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
 
     p.ledger.interventions.hold({REFINED: cold}, "looked at", "by hand")
 
-    def load_meanwhile(point: Failpoint, qualifier: str) -> None:
-        if (point, qualifier) == (Failpoint.AFTER_STAGE, RAW):
-            failpoints.watch()
-            p.deliver(DAY, events_on(DAY, 10, prefix="h4"), hour=4)
-            p.deliver(NEXT, events_on(NEXT, 5))
-            p.load(DAY, NEXT)
+    def load_meanwhile() -> None:
+        p.deliver(DAY, events_on(DAY, 10, prefix="h4"), hour=4)
+        p.deliver(NEXT, events_on(NEXT, 5))
+        p.load(DAY, NEXT)
 
-    failpoints.watch(load_meanwhile)
-    try:
+    with once(Failpoint.AFTER_STAGE, load_meanwhile, RAW):
         assert compact(runtime, raw, cold, str(uuid.uuid4())) == Rewritten(3, 3, 0, is_left_alone=True)
-    finally:
-        failpoints.watch()
     assert len(p.files(RAW, DAY)) == 4
     assert (p.count(RAW, DAY), p.count(REFINED, DAY), p.verdict(REFINED, DAY)) == (40, 30, "held")
 
@@ -409,16 +350,16 @@ def test_a_load_under_way_keeps_what_it_staged(
     p.deliver(NEXT, events_on(NEXT, 5))
     with a_victim(p, DAY, NEXT, point) as victim:
         victim.wait_until_paused()
-        _grow_old(p)
-        reports = _maintain(p, is_live=lambda _: True, now=datetime.now(UTC))
+        grow_old(p)
+        reports = maintained(p, datetime.now(UTC), is_live=lambda _: True)
         assert not reports[REFINED].branches
         assert reports[RAW].compacted
         victim.go_on()
         assert victim.wait_until_it_ends() == 0
     assert p.count(RAW) == p.count(REFINED) == 45
-    assert _live_files(p) <= _data_files(p)
+    assert _live_files(p) <= data_files(p)
     history = p.history()
-    assert p.load(DAY, NEXT).success
+    p.must_load(DAY, NEXT)
     assert p.history() == history
     require_known(p)
 
@@ -427,27 +368,27 @@ def test_a_step_of_days_keeps_the_files_it_wrote(three_hours: Pipeline) -> None:
     """Scenario: a step runs for 40 days. Outcome: maintenance keeps its unnamed files until the load publishes or dies."""
     p = three_hours
     for hour in (4, 5):
-        before = _data_files(p)
+        before = data_files(p)
         p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
         with a_victim(p, DAY, DAY, f"{Failpoint.AFTER_FILES}:{RAW}") as victim:
             victim.wait_until_paused()
             with p.ledger.engine.begin() as connection:
                 long_ago = (datetime.now(UTC) - timedelta(days=41)).isoformat()
                 connection.execute(PROCESSES.update().where(PROCESSES.c.ended_at.is_(None)).values(begun_at=long_ago))
-            _grow_old(p)
-            written = _data_files(p) - before
+            grow_old(p)
+            written = data_files(p) - before
             assert written
-            _maintain(p, now=datetime.now(UTC))
-            assert written <= _data_files(p)
+            maintained(p, datetime.now(UTC))
+            assert written <= data_files(p)
             if hour == 4:
                 victim.go_on()
                 assert victim.wait_until_it_ends() == 0
             else:
                 victim.kill()
     assert p.count(RAW) == p.count(REFINED) == 40
-    _maintain(p, now=datetime.now(UTC))
-    assert not written & _data_files(p)
-    assert _live_files(p) <= _data_files(p)
+    maintained(p, datetime.now(UTC))
+    assert not written & data_files(p)
+    assert _live_files(p) <= data_files(p)
     require_known(p)
 
 
@@ -457,9 +398,9 @@ def test_refused_lines_and_history_are_kept_for_times_of_their_own(pipeline: Any
     for source in Source:
         for count in (20, 21):
             p.deliver(DAY, [*events_on(DAY, count, prefix=source.value), b"{"], source=source)
-            assert p.load(DAY, source=source).success
+            p.must_load(DAY, source=source)
 
-    reports = _maintain(p)
+    reports = maintained(p)
 
     assert {row["source"] for row in p.rows("raw/quarantine")} == {"regular", "backfill"}
     assert min(reports[RAW].snapshots, reports[BACKFILL].snapshots) > 0
@@ -468,8 +409,8 @@ def test_refused_lines_and_history_are_kept_for_times_of_their_own(pipeline: Any
     earlier = p.lakehouse.head(raw)
     p.change(quarantine_days=90, rollback_days=10_000)
     p.deliver(DAY, events_on(DAY, 22, prefix=Source.REGULAR.value))
-    assert p.load(DAY).success
-    reports = _maintain(p)
+    p.must_load(DAY)
+    reports = maintained(p)
 
     assert reports["raw/quarantine"].quarantined == 1
     assert p.count("raw/quarantine") == 0
@@ -483,19 +424,12 @@ def test_the_job_says_what_it_did(pipeline: Any) -> None:
     """Scenario: dry and real, beside branches of an ended run and of another ledger. Outcome: the other's stays."""
     p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 10))
-    ended = p.run(DAY)
-    assert ended.success
+    ended = p.must_run(DAY)
     for attempt in (f"{ended.run_id.replace('-', '')}_0", "elsewhere_0"):
         p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), attempt, lambda _: None)
-    job = build_defs(p.settings, clock=Clock(LATER)).resolve_job_def("maintenance")
-    said = []
-    for is_dry_run in (True, False):
-        result = job.execute_in_process(
-            run_config={"ops": {"maintain": {"config": {"dry_run": is_dry_run}}}}, instance=p.instance
-        )
-        assert result.success
-        (output,) = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_OUTPUT]
-        said.append(str(output.step_output_data.metadata["what was done"].value))
+    p.now = datetime.now(UTC) + LONG
+    done = [p.run_job("maintenance", "maintain", {"dry_run": is_dry_run}) for is_dry_run in (True, False)]
+    said = [str(run.output["what was done"]) for run in done]
     assert "| refined/events | would do: 1 branches dropped" in said[0]
     assert "| refined/events | 1 branches dropped" in said[1]
     assert p.lakehouse.branches.dead(REFINED_EVENTS, lambda _: False) == ["tidemark_elsewhere_0"]

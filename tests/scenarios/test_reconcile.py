@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from pipeline_assets.domain.notices import NoticeKind
 from pipeline_assets.inspection.health import read_health
 from pipeline_assets.transforms.digests import STATES
 from tests.support.builders import LATER, PROJECT, a_body, events_on
-from tests.support.export_api import Vendor, a_vendor
+from tests.support.export_api import Vendor
 from tests.support.shell import OfPipeline
 
 pytestmark = pytest.mark.slow
@@ -29,15 +28,6 @@ SPAN = ("--from", str(DAYS[0]), "--to", str(DAYS[-1]))
 REFINED = "refined/events"
 LOST = {CUT: 12, EMPTIED: 9, MISSING: 8, LATE: 8}
 """Day -> how many of its 60 events are missing."""
-
-
-@pytest.fixture
-def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
-    with a_vendor(PROJECT) as found:
-        for name, value in found.environment().items():
-            if name != "TIDEMARK_EXPORT_API_URL":
-                monkeypatch.setenv(name, value)
-        yield found
 
 
 class Incident:
@@ -95,15 +85,14 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     Outcome: check, status, page and command name each day; `--repair` loads and recovers until all agree."""
     incident = Incident(pipeline(), vendor, tmp_path / "home", capfd)
     p = incident.p
-    assert p.run(DAYS[0], DAYS[-1]).success
+    p.must_run(DAYS[0], DAYS[-1])
     nothing = incident.tidemark("reconcile", *SPAN)
     assert nothing.returncode == 1
     assert "there is nothing to compare" in nothing.stdout
     for day in DAYS:
         incident.golden(day, *(["2026-02-02,10001,sales,3"] if day == CUT else []))
     # A load without changes compares too; it warns and succeeds.
-    loaded = p.run(DAYS[0], DAYS[2])
-    assert loaded.success
+    loaded = p.must_run(DAYS[0], DAYS[2])
     warned = loaded.failed_checks(dg.AssetCheckSeverity.WARN)
     assert (REFINED, "reconciles_with_golden", str(CUT)) in warned
     assert loaded.check_metadata(REFINED, "reconciles_with_golden", CUT)["rows_relative_difference"].value == 0.2
@@ -123,21 +112,18 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     assert [(one["kind"], one["days"], one["command"]) for one in told["repairs"]] == [
         # Its object may hold late events of the days before.
         (
-            "load",
-            [f"{day}/10001" for day in DAYS],
+            "load", [f"{day}/10001" for day in DAYS],
             f"tidemark load --source regular --from {LATE} --to {LATE} --project 10001",
         ),
         (
-            "recover hours",
-            [f"{MISSING}/10001"],
+            "recover hours", [f"{MISSING}/10001"],
             f"tidemark recover --from {MISSING}T10 --to {MISSING}T10 --project 10001 --load",
         ),
         (
-            "recover days",
-            [f"{CUT}/10001", f"{EMPTIED}/10001"],
+            "recover days", [f"{CUT}/10001", f"{EMPTIED}/10001"],
             f"tidemark recover --from {CUT} --to {EMPTIED} --project 10001 --load",
         ),
-    ]
+    ]  # fmt: skip
     assert not vendor.asked
 
     shown = incident.tidemark("status", *SPAN)

@@ -28,8 +28,7 @@ def test_a_lost_ledger_is_rebuilt_and_nothing_doubles(pipeline: Any) -> None:
     """Scenario: no ledger; branches of an ended and an unknown run. Outcome: equal digests; the first branch goes."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 30))
-    ended = p.run(DAY)
-    assert ended.success
+    ended = p.must_run(DAY)
     before, history = p.digests(), p.history()
     with p.ledger.engine.begin() as connection:
         for table in ("heads", "deliveries", "batches", "batch_days", "slices"):
@@ -39,32 +38,18 @@ def test_a_lost_ledger_is_rebuilt_and_nothing_doubles(pipeline: Any) -> None:
     for attempt in (left, "stranger_0"):
         lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), attempt, lambda target: None)
 
-    run = p.run(DAY)
-
-    assert run.success, run.failure()
+    p.must_run(DAY)
     assert p.digests() == before
     assert p.history() == history
     assert p.count("refined/events") == p.count("raw/regular_events") == 30
     assert _branches(p) & {f"tidemark_{left}", "tidemark_stranger_0"} == {"tidemark_stranger_0"}
 
 
-def test_a_replaced_object_replaces_its_rows(pipeline: Any) -> None:
-    p = pipeline()
-    p.deliver(DAY, events_on(DAY, 30, prefix="a"), shard=1)
-    p.deliver(DAY, events_on(DAY, 30, prefix="b"), shard=2)
-    assert p.load(DAY).success
-    p.deliver(DAY, events_on(DAY, 33, prefix="a")[3:], shard=1)
-    assert p.load(DAY).success
-    ids = {row["insert_id"] for row in p.rows("raw/regular_events")}
-    assert ids == {f"a-{DAY}-{n}" for n in range(3, 33)} | {f"b-{DAY}-{n}" for n in range(30)}
-    assert p.count("raw/regular_events") == p.count("refined/events") == 60
-
-
 def test_a_writer_that_comes_second_publishes_nothing(pipeline: Any) -> None:
     """Scenario: two writers stage one slice from one base. Outcome: the first wins, the second is refused whole."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 5))
-    assert p.load(DAY).success
+    p.must_load(DAY)
     lakehouse, key = p.lakehouse, Slice(DAY, PROJECT)
     base = lakehouse.head(REFINED_EVENTS)
     rows = lakehouse.read(REFINED_EVENTS, base)
@@ -88,7 +73,7 @@ def test_a_writer_that_comes_second_publishes_nothing(pipeline: Any) -> None:
         publish(second, "run-2")
     assert p.count("refined/events") == 4
     # Another program changed the slice: the next load notices by the files.
-    assert p.load(DAY).success
+    p.must_load(DAY)
     assert p.count("refined/events") == 5
 
 

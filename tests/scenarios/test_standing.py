@@ -9,11 +9,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.registry import DERIVED
 from tests.support.builders import LATER, PROJECT, events_on
-from tests.support.world import SOON, Steps, Story, tell
+from tests.support.world import SOON, Steps, Story, stories_in, tell
 from tests.unit.inspection.test_metrics import figures_in
 
 pytestmark = pytest.mark.slow
@@ -28,15 +27,14 @@ def _a_first_day(p: Story) -> Steps:
     """An earlier day, so that a silent day is awaited."""
     first = DAY - timedelta(days=5)
     p.deliver(first, events_on(first, 1))
-    assert (yield p.load(first)).success
+    yield p.must_load(first)
 
 
 def a_provisional_day_becomes_final(p: Story) -> Steps:
     p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
     p.deliver(DAY, events_on(DAY, 10))
     p.mark(DAY)
-    first = yield p.load(DAY)
-    assert first.success, first.failure()
+    first = yield p.must_load(DAY)
     assert (first.outcome(REFINED, DAY).verdict.value, first.outcome(REFINED, DAY).is_final) == ("published", False)
     history = p.history()
     # The days in which its late events may arrive.
@@ -55,16 +53,15 @@ def a_finality_judged_by_a_clock_that_was_ahead_does_not_refuse_a_days_own_hours
     """Scenario: the clock is ahead, then right; more hours arrive. Outcome: final, provisional, final and bounded."""
     p.now = LATER
     p.deliver(DAY, events_on(DAY, 150), hour=1)
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.record(REFINED, DAY).is_final
     p.now = datetime(2026, 2, 2, 12, tzinfo=UTC)
     p.deliver(DAY, events_on(DAY, 150, prefix="f"), hour=2)
-    right = yield p.load(DAY)
-    assert right.success, right.failure()
+    yield p.must_load(DAY)
     assert (p.count(REFINED), p.record(REFINED, DAY).is_final, p.record(COUNTS, DAY).is_final) == (300, False, False)
     assert p.record(REFINED, DAY).baseline is None
     p.now = SOON
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     record = p.record(REFINED, DAY)
     assert record.baseline is not None
     assert (record.final_at, record.baseline.figures["rows"]) == (p.now.isoformat(), 300)
@@ -75,16 +72,14 @@ def one_recovered_hour_does_not_make_a_missing_day_whole(p: Story) -> Steps:
     p.now = LATER
     p.deliver(BEFORE, events_on(BEFORE, 1))
     p.deliver(DAY, events_on(DAY, 5), source=Source.BACKFILL)
-    assert (yield p.load(DAY, source=Source.BACKFILL)).success
+    yield p.must_load(DAY, source=Source.BACKFILL)
     assert not p.record(REFINED, DAY).is_final
-    run = yield p.load(DAY)
-    assert run.success, run.failure()
+    run = yield p.must_load(DAY)
     assert run.failed_checks() == {(RAW, "delivery_complete", DAY)}
     (_, warning) = p.batch(DAY).evaluations
     assert warning.reason == "no regular delivery came, and any source holds 1 of 24 hours"
     assert (p.count(REFINED, DAY), p.record(REFINED, DAY).is_final) == (5, False)
-    accepted = yield p.load(DAY, accept={f"{RAW}:{DAY}": "the vendor lost it"})
-    assert accepted.success, accepted.failure()
+    accepted = yield p.must_load(DAY, accept={f"{RAW}:{DAY}": "the vendor lost it"})
     assert not accepted.failed_checks()
     assert p.batch(DAY).reason == "accepted without deliveries: the vendor lost it"
     assert (p.count(REFINED, DAY), p.record(REFINED, DAY).is_final) == (5, True)
@@ -94,7 +89,7 @@ def nothing_is_built_on_a_refused_day_whatever_is_selected(p: Story) -> Steps:
     """Scenario: aggregates, refined and all are requested on a refused day. Outcome: nothing is built; one report each."""
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 120))
-    assert (yield p.load(DAY, NEXT)).success
+    yield p.must_load(DAY, NEXT)
     history = p.history()
     p.deliver(DAY, events_on(DAY, 60))
     p.deliver(NEXT, events_on(NEXT, 1, prefix="bad"), hour=20, truncated=True)
@@ -119,7 +114,7 @@ def nothing_is_built_on_a_refused_day_whatever_is_selected(p: Story) -> Steps:
     # The way out of both: a better delivery.
     p.deliver(DAY, events_on(DAY, 121))
     p.deliver(NEXT, events_on(NEXT, 1, prefix="good"), hour=20)
-    assert (yield p.load(DAY, NEXT)).success
+    yield p.must_load(DAY, NEXT)
     assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (121, 121)
     assert {p.verdict(table, day) for table in (REFINED, COUNTS) for day in (DAY, NEXT)} == {"published"}
 
@@ -137,10 +132,9 @@ def a_day_whose_only_delivery_is_bad_never_looks_empty_and_good(p: Story) -> Ste
             assert said in str(p.batch(DAY).reason)
         (p.landing / key).unlink(missing_ok=True)
     assert p.rows("raw/quarantine") == []
-    assert (yield p.load(DAY, accept={f"{RAW}:{DAY}": "the app was down"})).success
+    yield p.must_load(DAY, accept={f"{RAW}:{DAY}": "the app was down"})
     assert p.batch(DAY).reason == "accepted without deliveries: the app was down"
-    again = yield p.load(DAY)
-    assert again.success, again.failure()
+    yield p.must_load(DAY)
     assert p.count(REFINED, DAY) == 0
 
 
@@ -150,8 +144,7 @@ def other_bounds_try_a_refused_day_again(p: Story) -> Steps:
         p.deliver(DAY, events_on(DAY, count))
         assert (yield p.load(DAY)).success == is_published
     p.change(change_max_shrink=0.5)
-    run = yield p.load(DAY)
-    assert run.success, run.failure()
+    yield p.must_load(DAY)
     assert p.count(REFINED, DAY) == 150
 
 
@@ -162,7 +155,7 @@ def an_aggregate_of_a_day_that_was_never_built_is_not_good(p: Story) -> Steps:
     assert f"{REFINED} {DAY}/{p.project} is not built yet" in alone.failure()
     assert p.verdict(COUNTS, DAY) == "waiting"
     assert alone.good(COUNTS) <= {BEFORE}
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     assert p.verdict(COUNTS, DAY) == "published"
 
 
@@ -170,8 +163,7 @@ def a_recovery_that_never_came_keeps_no_day_open(p: Story) -> Steps:
     """Outcome: the backfill's wait keeps no day provisional, and a day that is empty on purpose holds nothing back."""
     p.deliver(BEFORE, events_on(BEFORE, 1))
     p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
-    asked = yield p.load(DAY, source=Source.BACKFILL)
-    assert asked.success, asked.failure()
+    asked = yield p.must_load(DAY, source=Source.BACKFILL)
     assert not asked.good("raw/backfill_events")
     assert p.batch(DAY, Source.BACKFILL).verdict.value == "waiting"
     p.now = LATER
@@ -180,8 +172,7 @@ def a_recovery_that_never_came_keeps_no_day_open(p: Story) -> Steps:
         p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 3))
     late = [{**event, "event_time": f"{DAY} 23:00:00.000000"} for event in events_on(NEXT, 2, prefix="late")]
     p.deliver(NEXT, late, hour=11)
-    run = yield p.load(DAY, LATE_DAY)
-    assert run.success, run.failure()
+    yield p.must_load(DAY, LATE_DAY)
     assert p.count(REFINED, DAY) == 2
     assert p.record(REFINED, DAY).is_final
 
@@ -192,17 +183,15 @@ def a_late_fact_finds_a_day_whose_markers_say_that_it_is_empty(p: Story) -> Step
     p.now = LATER
     yield from _a_first_day(p)
     p.mark(DAY)
-    asked = yield p.load(DAY, source=Source.BACKFILL)
-    assert asked.success, asked.failure()
+    asked = yield p.must_load(DAY, source=Source.BACKFILL)
     assert asked.good("raw/backfill_events") == {DAY}
     p.deliver(LATE_DAY, [*events_on(LATE_DAY, 2), *events_on(DAY, 1, prefix="late")])
-    run = yield p.load(LATE_DAY)
-    assert run.success, run.failure()
+    yield p.must_load(LATE_DAY)
     assert (p.count(REFINED, DAY), p.verdict(REFINED, DAY)) == (1, "published")
     batch = p.batch(DAY)
     assert (batch.verdict.value, batch.deliveries, batch.hours_marked) == ("accepted", 0, 24)
     history = p.history()
-    assert (yield p.load(LATE_DAY)).success
+    yield p.must_load(LATE_DAY)
     assert p.history() == history
 
 
@@ -229,8 +218,7 @@ def a_silent_day_of_a_sparse_project_is_empty(p: Story) -> Steps:
     yield p.load(LATE_DAY)
     assert p.count(REFINED, DAY) == 0
     p.change(sparse_projects=(p.project,))
-    run = yield p.load(DAY, LATE_DAY)
-    assert run.success, run.failure()
+    yield p.must_load(DAY, LATE_DAY)
     assert (p.batch(DAY).verdict.value, p.batch(DAY).deliveries) == ("accepted", 0)
     assert "declared sparse" in str(p.batch(DAY).reason)
     assert (p.count(REFINED, DAY), p.record(REFINED, DAY).is_final) == (1, True)
@@ -241,7 +229,7 @@ def a_provisional_day_is_emptied_in_every_table(p: Story) -> Steps:
     p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
     for count in (150, 0):
         p.deliver(DAY, events_on(DAY, count))
-        assert (yield p.load(DAY)).success
+        yield p.must_load(DAY)
         assert p.count(REFINED, DAY) == count
     assert [p.count(table, DAY) for table in ALL] == [0] * len(ALL)
 
@@ -249,12 +237,11 @@ def a_provisional_day_is_emptied_in_every_table(p: Story) -> Steps:
 def a_final_day_is_emptied_only_when_accepted(p: Story) -> Steps:
     """Scenario: a closed day is delivered again, empty. Outcome: refused as a shrink; with a reason, emptied."""
     p.deliver(DAY, events_on(DAY, 150))
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     p.deliver(DAY, [])
     assert "shrinks" in (yield p.load(DAY)).failure()
     assert (p.count(REFINED, DAY), p.count(COUNTS, DAY)) == (150, 1)
-    accepted = yield p.load(DAY, accept={f"{table.key}:{DAY}": "the vendor withdrew the day" for table in DERIVED})
-    assert accepted.success, accepted.failure()
+    yield p.must_load(DAY, accept={f"{table.key}:{DAY}": "the vendor withdrew the day" for table in DERIVED})
     assert [p.count(table, DAY) for table in ALL] == [0] * len(ALL)
     reasons = {one.accepted_reason for one in p.publications(REFINED) if one.digest_after.rows == 0}
     assert reasons == {"the vendor withdrew the day"}
@@ -265,12 +252,11 @@ def a_fact_two_days_late_republishes_its_day_only(p: Story) -> Steps:
     last = NEXT + timedelta(days=1)
     for day in (DAY, NEXT, last):
         p.deliver(day, events_on(day, 20))
-    assert (yield p.load(DAY, last)).success
+    yield p.must_load(DAY, last)
     known = len(p.publications())
     late = {**events_on(DAY, 1, prefix="late")[0], "server_upload_time": f"{last} 15:00:00.000000", "amplitude_id": 999}
     p.deliver(last, [late], hour=15)
-    run = yield p.load(last)
-    assert run.success, run.failure()
+    run = yield p.must_load(last)
     changed = {(one.table, one.key.event_date) for one in p.publications()[known:]}
     assert changed >= {(table, DAY) for table in (RAW, REFINED, COUNTS, "aggregates/active_users")}
     assert {day for _, day in changed} == {DAY}
@@ -283,17 +269,16 @@ def late_facts_that_are_withdrawn_leave_their_far_day_again(p: Story) -> Steps:
     p.now = LATER
     arrival = DAY + timedelta(days=36)
     p.deliver(DAY, events_on(DAY, 5))
-    assert (yield p.load(DAY)).success
+    yield p.must_load(DAY)
     p.deliver(arrival, [*events_on(arrival, 3), *events_on(DAY, 2, prefix="late")])
-    assert (yield p.load(arrival)).success
+    yield p.must_load(arrival)
     assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (7, 7)
     p.deliver(arrival, events_on(arrival, 3))
-    run = yield p.load(arrival)
-    assert run.success, run.failure()
+    yield p.must_load(arrival)
     assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (5, 5)
     assert sum(row["events"] for row in p.rows(COUNTS) if row["event_date"] == DAY) == 5
     history = p.history()
-    assert (yield p.load(arrival)).success
+    yield p.must_load(arrival)
     assert p.history() == history
 
 
@@ -304,9 +289,8 @@ def aggregates_follow_every_day_that_refined_built(p: Story) -> Steps:
     for count, tables in ((3, ()), (4, (RAW,))):
         for day in days:
             p.deliver(day, events_on(day, count))
-        assert (yield p.load(days[0], days[-1], tables=tables)).success
-    run = yield p.load(days[0])
-    assert run.success, run.failure()
+        yield p.must_load(days[0], days[-1], tables=tables)
+    yield p.must_load(days[0])
     assert [p.count(REFINED, day) for day in days] == [4] * 5
     assert {row["event_date"]: row["events"] for row in p.rows(COUNTS)} == dict.fromkeys(days, 4)
 
@@ -317,32 +301,12 @@ def a_day_before_the_calendar_is_not_waited_for(p: Story) -> Steps:
     p.deliver(DAY - timedelta(days=2), events_on(DAY - timedelta(days=2), 1))
     late = {**events_on(DAY, 1, prefix="late")[0], "event_time": f"{BEFORE} 23:00:00.000000"}
     p.deliver(DAY, [*events_on(DAY, 3), late])
-    run = yield p.load(DAY)
-    assert run.success, run.failure()
+    yield p.must_load(DAY)
     assert (p.count(RAW, BEFORE), p.count(REFINED, BEFORE)) == (1, 1)
 
 
 def test_where_days_stand(pipeline: Any, subtests: Any) -> None:
-    stories = (
-        a_provisional_day_becomes_final,
-        a_finality_judged_by_a_clock_that_was_ahead_does_not_refuse_a_days_own_hours,
-        one_recovered_hour_does_not_make_a_missing_day_whole,
-        nothing_is_built_on_a_refused_day_whatever_is_selected,
-        a_day_whose_only_delivery_is_bad_never_looks_empty_and_good,
-        other_bounds_try_a_refused_day_again,
-        an_aggregate_of_a_day_that_was_never_built_is_not_good,
-        a_recovery_that_never_came_keeps_no_day_open,
-        a_late_fact_finds_a_day_whose_markers_say_that_it_is_empty,
-        a_silent_day_without_all_markers_still_waits,
-        a_silent_day_of_a_sparse_project_is_empty,
-        a_provisional_day_is_emptied_in_every_table,
-        a_final_day_is_emptied_only_when_accepted,
-        a_fact_two_days_late_republishes_its_day_only,
-        late_facts_that_are_withdrawn_leave_their_far_day_again,
-        aggregates_follow_every_day_that_refined_built,
-        a_day_before_the_calendar_is_not_waited_for,
-    )
-    tell(pipeline, subtests, stories)
+    tell(pipeline, subtests, stories_in(globals()))
 
 
 def test_good_and_bad_days_in_dagster(pipeline: Any, tmp_path: Path) -> None:
@@ -353,18 +317,16 @@ def test_good_and_bad_days_in_dagster(pipeline: Any, tmp_path: Path) -> None:
     p = pipeline(metrics_file=figures_file)
     p.deliver(BEFORE, events_on(BEFORE, 1))
     p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
-    asked = p.run(DAY, source=Source.BACKFILL, tags={"dagster/backfill": "of a range"})
-    assert asked.success, asked.failure()
+    asked = p.must_run(DAY, source=Source.BACKFILL, tags={"dagster/backfill": "of a range"})
     assert not asked.materialized("raw/backfill_events")
     log = [entry.user_message for entry in p.instance.all_logs(asked.run_id)]
     assert [line for line in log if f"{DAY}: no materialization" in line and "shows the backfill as failed" in line]
-    assert p.ledger.batches([PROJECT], DAY, DAY)[BatchKey(Source.BACKFILL, PROJECT, DAY)].verdict.value == "waiting"
+    assert p.batch(DAY, Source.BACKFILL).verdict.value == "waiting"
 
     p.now = LATER
     for day in days:
         p.deliver(day, events_on(day, 120))
-    first = p.run(days[0], days[-1])
-    assert first.success, first.failure()
+    first = p.must_run(days[0], days[-1])
     assert first.metadata(REFINED, DAY)["verdict"] == f"{PROJECT}: published, final"
     before = p.digests()
     for day in (days[0], days[2], days[4]):
@@ -396,8 +358,7 @@ def test_good_and_bad_days_in_dagster(pipeline: Any, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [row["reason"] for row in p.rows("raw/quarantine")] == ["truncated_gzip"]
     snapshots = p.snapshots()
-    again = p.run(days[0], days[-1])
-    assert again.success, again.failure()
+    again = p.must_run(days[0], days[-1])
     assert {table: again.materialized(table) for table in ALL[1:]} == dict.fromkeys(ALL[1:], good)
     assert again.failed_checks() == failed
     assert not again.failed_checks(dg.AssetCheckSeverity.WARN) & failed
@@ -405,8 +366,7 @@ def test_good_and_bad_days_in_dagster(pipeline: Any, tmp_path: Path) -> None:
     p.deliver(days[1], events_on(days[1], 6, prefix="new"), shard=2)
     p.deliver(days[3], events_on(days[3], 120))
     p.change(metrics_file=tmp_path / "none" / "a.prom")
-    healed = p.run(days[0], days[-1])
-    assert healed.success, healed.failure()
+    healed = p.must_run(days[0], days[-1])
     assert not healed.failed_checks()
     assert p.count(REFINED, days[1]) == 126
     said = [entry.user_message for entry in p.instance.all_logs(healed.run_id)]

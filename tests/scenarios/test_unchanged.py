@@ -27,15 +27,13 @@ def test_the_same_day_again_starts_no_spark(pipeline: Any) -> None:
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 20))
     p.deliver(DAY, events_on(DAY, 5, prefix="r"), source=Source.BACKFILL)
-    assert p.run(DAY).success
-    first = p.run(DAY, source=Source.BACKFILL)
-    assert first.success
+    p.must_run(DAY)
+    first = p.must_run(DAY, source=Source.BACKFILL)
     history, digests = p.history(), p.digests()
     p.resources = {"spark": NoSpark(spark_config={})}
 
     for source in Source:
-        again = p.run(DAY, source=source)
-        assert again.success, again.failure()
+        again = p.must_run(DAY, source=source)
         assert again.materialized("refined/events") == {str(DAY)}
         shown = [run.metadata("refined/events", DAY)["data_version"] for run in (first, again)]
         assert shown[0] == shown[1]
@@ -45,5 +43,5 @@ def test_the_same_day_again_starts_no_spark(pipeline: Any) -> None:
     assert "Spark was started" in woken.failure()
     assert (p.history(), p.digests()) == (history, digests)
     p.resources = {}
-    assert p.run(DAY).success
+    p.must_run(DAY)
     assert p.count("refined/events") == 26

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from dagster_aws.s3 import S3Resource
 
-from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
 from resources.landing.store import LandingStore
-from tests.support.builders import PROJECT, RAW_AND_REFINED, Pipeline, a_body, events_on
+from tests.support.builders import PROJECT, RAW_AND_REFINED, a_body, events_on
 from tests.support.faulty_proxy import Fault, Faults, a_faulty_proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
@@ -27,10 +26,6 @@ REFINED = "refined/events"
 def pipeline(pipeline: Any) -> Any:
     """Without aggregates, which depend on refined alone."""
     return partial(pipeline, only=RAW_AND_REFINED)
-
-
-def _batch(p: Pipeline, day: date) -> Any:
-    return p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
 
 
 def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bucket: Any) -> None:
@@ -55,10 +50,9 @@ def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bu
         assert "every load tries again" in run.failure()
         assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (0, 10)
         assert p.rows("raw/quarantine") == []
-        again = p.run(DAY, NEXT)
-        assert again.success, again.failure()
+        p.must_run(DAY, NEXT)
         assert faults.met[Fault.ARCHIVED] >= 3
-        assert _batch(p, DAY).verdict.value == "refused"
+        assert p.batch(DAY).verdict.value == "refused"
         faults.choose = lambda *_: None
         healed = p.run(DAY, NEXT)
     assert healed.success, healed.failure()
@@ -86,5 +80,5 @@ def test_links_cost_at_most_their_own_batch(pipeline: Any, tmp_path: Path) -> No
     assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (10, 0)
     assert p.rows("raw/quarantine") == []
     loop.unlink()
-    assert p.run(DAY, NEXT).success
+    p.must_run(DAY, NEXT)
     assert p.count(REFINED, NEXT) == 10
