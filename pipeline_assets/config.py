@@ -123,9 +123,8 @@ def _refuse_unknown_variables() -> None:
     known |= {CONFIG_VARIABLE, _SIGNING, NATIVE_VARIABLE}
     for name, value in os.environ.items():
         is_other = name.startswith(_TEST_PREFIX) or EXPORT_CREDENTIALS.fullmatch(name)
-        if is_other or _OF_A_SERVICE.fullmatch(f"{name}={value}"):
-            continue
-        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
+        is_other = is_other or _OF_A_SERVICE.fullmatch(f"{name}={value}")
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known and not is_other:
             raise SettingsError(name, "is not a setting", f"Correct its name or unset it; {_LIST}")
 
 

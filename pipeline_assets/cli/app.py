@@ -90,33 +90,25 @@ def exit_code(statuses: Sequence[DayStatus], failures: Sequence[str]) -> int:
     return EXIT_OK if not failures and all(status.is_good for status in statuses) else EXIT_INCOMPLETE
 
 
-app = typer.Typer(
-    name="tidemark",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="An event pipeline that can recover: load days, see how each one is, correct it, and test that it holds.",
-)
-
-
-_DISTRIBUTION = "tidemark-pipeline"
+_HELP = "An event pipeline that can recover: load days, see how each one is, correct it, and test that it holds."
+app = typer.Typer(name="tidemark", no_args_is_help=True, pretty_exceptions_enable=False, help=_HELP)
 
 
 def _print_version(is_asked: bool) -> None:
     if not is_asked:
         return
     try:
-        typer.echo(f"tidemark {version(_DISTRIBUTION)}")
+        typer.echo(f"tidemark {version('tidemark-pipeline')}")
     except PackageNotFoundError:
         typer.echo("tidemark (not installed)")
     raise typer.Exit(EXIT_OK)
 
 
+_Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+
+
 @app.callback()
-def _root(
-    _is_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+def _root(_is_version: _Version = False) -> None:
     """Group the commands, so that one command alone keeps its name."""
 
 

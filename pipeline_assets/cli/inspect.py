@@ -142,13 +142,8 @@ def history(request: History) -> int:
     settings = load_settings()
     chosen = settings.require_projects(tuple(request.projects))
     owners = table_by_key(_known(request.table)).kind.projects(chosen)
-    wanted = parse_day(request.day) if request.day else None
     with own_ledger(settings) as ledger:
-        records = [
-            record
-            for record in ledger.publications(request.table)
-            if record.key.project_id in owners and wanted in (None, record.key.event_date)
-        ]
+        records = ledger.publications(request.table, owners, [parse_day(request.day)] if request.day else None)
     rows = []
     for one in records:
         cause = f"{one.cause}: {one.accepted_reason}" if one.accepted_reason else one.cause.text
@@ -248,11 +243,10 @@ def snapshots(request: Snapshots) -> int:
         told = f"without Spark nobody can tell whether these can be read still: {', '.join(untold)}"
         parts.append(ui.styled(told, "yellow"))
     promise = promise_of(settings)
-    value = {
-        **ui.members(cut, "number", "run_id", "published_at"),
-        "promise": promise,
-        "snapshots": numbers,
-        "lines": lines,
-    }
-    ui.answer(request, value, [*parts, ui.styled(promise.sentence, "dim")])
+    value = {"promise": promise, "snapshots": numbers, "lines": lines}
+    ui.answer(
+        request,
+        ui.members(cut, "number", "run_id", "published_at") | value,
+        [*parts, ui.styled(promise.sentence, "dim")],
+    )
     return EXIT_OK

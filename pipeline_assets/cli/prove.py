@@ -80,11 +80,9 @@ def _proof(proof: Proof) -> ui.Parts:
 
 def _proof_json(proof: Proof) -> dict[str, Any]:
     place = {"day": "key.event_date", "project": "key.project_id", "verdict": "match"}
+    names = ("is_proven", "first", "last", "projects", "proven_at", "seconds", "excluded", "code_versions")
     return {
-        **ui.members(
-            proof, "is_proven", "first", "last", "projects", "proven_at", "seconds", "excluded", "code_versions"
-        ),
-        **ui.members(proof, arrival_days_replayed="arrivals", objects_read_again="objects"),
+        **ui.members(proof, *names, arrival_days_replayed="arrivals", objects_read_again="objects"),
         "snapshots": {table: str(snapshot_id) for table, snapshot_id in proof.snapshots.items()},
         "slices": [ui.members(one, "table", "published", "replayed", "reason", **place) for one in proof.slices],
     }

@@ -68,11 +68,7 @@ def reconcile(request: ReconcileCommand) -> int:
 
 
 def _look(
-    request: ReconcileCommand,
-    settings: Settings,
-    projects: tuple[str, ...],
-    days: Sequence[date],
-    landing: LandingStore,
+    request: ReconcileCommand, settings: Settings, chosen: tuple[str, ...], days: Sequence[date], landing: LandingStore
 ) -> Callable[[], golden.Reconciliation | comparison.KeyComparison]:
     """A function that compares, also again after repairs; raises UsageError for options that exclude each other."""
     keys, against = request.keys, request.against
@@ -86,14 +82,14 @@ def _look(
 
         def totals() -> golden.Reconciliation:
             with own_ledger(settings) as ledger:
-                return golden.reconcile(ledger, landing, settings, projects, days[0], days[-1])
+                return golden.reconcile(ledger, landing, settings, chosen, days[0], days[-1])
 
         return totals
     if not (request.first and request.last):
         raise UsageError("reconcile", "names no range, and would read every event there is", "Give --from and --to")
     table = comparison.event_table(request.table or "refined/events")
     other = comparison.event_table(against) if against is not None else table
-    of = comparison.KeyRange(projects, days[0], days[-1])
+    of = comparison.KeyRange(chosen, days[0], days[-1])
     listed = None
     if keys is not None:
         try:

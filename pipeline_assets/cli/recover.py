@@ -59,7 +59,7 @@ def recover(request: RecoverCommand) -> int:
             ui.plainly(jobs.console)(f"not loaded, because hours of them are not recovered: {few(short)}")
         projects = tuple(dict.fromkeys(key.project_id for key in days))
         for part in stretches(sorted({key.event_date for key in days}), settings.days_per_run):
-            load_in_chunks(jobs, LoadSource.BACKFILL, part, projects, {})
+            load_in_chunks(jobs, LoadSource.BACKFILL, part, projects, {}, again=False)
     with own_ledger(settings) as ledger:
         statuses = recorded_statuses(ledger, set(days), sources=(Source.BACKFILL,)) if days else []
     if not request.as_json:
@@ -109,24 +109,18 @@ def split_landing(request: SplitLanding) -> int:
     settings.require_projects((project,))
     with ui.terminal() as console:
         landing = LandingStore.from_settings(settings, S3Resource())
-        say = ui.plainly(console)
-        found = split.find(
-            project, landing, settings, say, keys=keys, after=after, before=before, first=first, last=last
-        )
+        of = project, landing, settings, ui.plainly(console)
+        found = split.find(*of, keys=keys, after=after, before=before, first=first, last=last)
         done = _relocated(found, project, landing, settings, console) if request.apply else []
     errors: list[TidemarkError] = [*found.refusals, *(refusal for _, refusal in done if refusal is not None)]
     moved = {placed.upload.key for placed, refusal in done if refusal is None}
     place = {"key": "upload.key", "target": "target_key", "size_bytes": "upload.size_bytes"}
-    value = {
-        "objects": [
-            ui.members(one, "evidence", **place, uploaded_at="upload.uploaded_at")
-            | {"is_moved": one.upload.key in moved}
-            for one in found.recovered
-        ],
-        "refusals": [ui.members(error, "subject", "reason", fix="hint") for error in errors],
-        "notes": found.notes,
-        "is_applied": request.apply,
-    }
+    objects = []
+    for one in found.recovered:
+        object_ = ui.members(one, "evidence", **place, uploaded_at="upload.uploaded_at")
+        objects.append(object_ | {"is_moved": one.upload.key in moved})
+    refusals = [ui.members(error, "subject", "reason", fix="hint") for error in errors]
+    value = {"objects": objects, "refusals": refusals, "notes": found.notes, "is_applied": request.apply}
     ui.answer(request, value, _split(project, found, done, errors, is_applied=request.apply))
     return EXIT_INCOMPLETE if errors else EXIT_OK
 

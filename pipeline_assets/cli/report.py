@@ -11,7 +11,7 @@ from pipeline_assets.cli import terminal as ui
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
-from pipeline_assets.domain.lateness import RELATIVE_ERROR, percent
+from pipeline_assets.domain.lateness import RELATIVE_ERROR, percent, seconds_text
 from pipeline_assets.domain.places import METRICS_SUFFIX
 from pipeline_assets.domain.requests import Metrics, Notify, Report, Table, Window
 from pipeline_assets.inspection.health import read_health
@@ -134,7 +134,7 @@ def _window(found: WindowReport) -> ui.Parts:
     rows: list[tuple[object, ...]] = []
     for one in found.of_projects if len(found.of_projects) != 2 else found.of_projects[1:]:
         enough = f"{one.advice.days} d" if one.advice.days is not None else "?"
-        counts, times = (one.late.arrival_days, one.late.rows), map(_length, one.seconds.values())
+        counts, times = (one.late.arrival_days, one.late.rows), map(seconds_text, one.seconds.values())
         rows.append((one.project or "all", *counts, *times, one.times.early_rows, enough))
     yield Table(("project", "days", "rows", *PERCENTILES, "early", "enough"), rows)
     yield ui.styled(f"times from event to arrival, at most {100 * RELATIVE_ERROR:g} % off; days are exact", "dim")
@@ -167,12 +167,3 @@ def _window(found: WindowReport) -> ui.Parts:
         share = max(1 - one.late.caught_within(set_days) for one in found.of_projects)
         missed = math.ceil(10_000 * share) / 10_000
         yield f"  or:  set TIDEMARK_TOLERATED_MISSED_SHARE={missed:g}; later rows are loaded all the same, into a final day"
-
-
-def _length(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"

@@ -48,6 +48,7 @@ from resources.spark.session import configure_catalog, spark_resource
 from resources.spark.workers import naming_a_dead_engine
 
 _MOST_LINES = 20
+Reasons = Mapping[str, str | None]
 
 
 def load(request: LoadCommand) -> int:
@@ -60,7 +61,7 @@ def load(request: LoadCommand) -> int:
     require_reasons(reasons)
     require_one_meant(source, reasons, projects, settings.projects)
     with jobs_of(settings) as jobs:
-        load_in_chunks(jobs, source, days, projects, reasons, is_read_again=request.read_again)
+        load_in_chunks(jobs, source, days, projects, reasons, again=request.read_again)
     try:
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             if source is LoadSource.DIMENSIONS:
@@ -85,9 +86,7 @@ def maintenance(request: Maintenance) -> int:
     return EXIT_INCOMPLETE if jobs.failures else EXIT_OK
 
 
-def require_one_meant(
-    source: LoadSource, reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]
-) -> None:
+def require_one_meant(source: LoadSource, reasons: Reasons, asked: Sequence[str], configured: Sequence[str]) -> None:
     """Raise UsageError for an acceptance without a project, if several are configured and the source has projects."""
     given = [name for name, reason in reasons.items() if reason is not None]
     if given and source is not LoadSource.DIMENSIONS and not asked and len(configured) > 1:
@@ -96,30 +95,20 @@ def require_one_meant(
 
 
 def load_in_chunks(
-    jobs: Jobs,
-    source: LoadSource,
-    days: tuple[date, ...],
-    projects: tuple[str, ...],
-    reasons: Mapping[str, str | None],
-    *,
-    is_read_again: bool = False,
+    jobs: Jobs, source: LoadSource, days: tuple[date, ...], projects: tuple[str, ...], reasons: Reasons, *, again: bool
 ) -> None:
-    """Run the load job over the days in chunks. `reasons`: by name in run config."""
+    """Run the load job over the days in chunks. `reasons`: by name in run config. `again`: bring back lost slices."""
     settings, job = jobs.settings, DIMENSION_JOB
     if source is not LoadSource.DIMENSIONS:
         job = JOB_OF_SOURCE[Source(source.value)]
     for chunk in stretches(days, settings.days_per_run):
         accepted = acceptances(settings, source, chunk, projects or settings.projects, reasons)
-        jobs.run(job, {"projects": list(projects), "read_again": is_read_again, **accepted}, chunk)
+        jobs.run(job, {"projects": list(projects), "read_again": again, **accepted}, chunk)
         failpoint(Failpoint.BETWEEN_CHUNKS)
 
 
 def acceptances(
-    settings: Settings,
-    source: LoadSource,
-    days: tuple[date, ...],
-    projects: Sequence[str],
-    reasons: Mapping[str, str | None],
+    settings: Settings, source: LoadSource, days: tuple[date, ...], projects: Sequence[str], reasons: Reasons
 ) -> dict[str, dict[str, str]]:
     """The run config of acceptances: missing deliveries for raw, changes for the tables below."""
     if source is LoadSource.DIMENSIONS:
@@ -128,16 +117,14 @@ def acceptances(
     else:
         raw = RAW_TABLES[Source(source.value)]
         tables = {"accept_missing": [raw], "accept_changes": [*DERIVED, *AS_OF_TABLES]}
-    return {
-        option: {
-            f"{table.key}:{Slice(table.kind.slice_day(day), project)}": reason
-            for table in tables[option]
-            for day in days
-            for project in table.kind.projects(projects)
-        }
-        for option, reason in reasons.items()
-        if reason is not None
-    }
+    given: dict[str, dict[str, str]] = {}
+    for option, reason in reasons.items():
+        for table in tables[option] if reason is not None else ():
+            keys = [
+                Slice(table.kind.slice_day(day), project) for day in days for project in table.kind.projects(projects)
+            ]
+            given.setdefault(option, {}).update({f"{table.key}:{key}": reason or "" for key in keys})
+    return given
 
 
 def config_of(request: Request, kind: type[Request]) -> dict[str, Any]:
@@ -162,9 +149,8 @@ class Jobs:
             def emit(self, record: logging.LogRecord) -> None:
                 meta = getattr(record, "dagster_meta", None) or {}
                 if meta.get("orig_message") and not meta.get("dagster_event"):
-                    console.print(
-                        ui.line(ui.styled(f"{datetime.now(UTC):%H:%M:%S}", "dim"), f" {meta['orig_message']}")
-                    )
+                    clock = ui.styled(f"{datetime.now(UTC):%H:%M:%S}", "dim")
+                    console.print(ui.line(clock, f" {meta['orig_message']}"))
 
         def progress(_: dg.InitLoggerContext) -> logging.Logger:
             logger = logging.Logger("tidemark", logging.INFO)

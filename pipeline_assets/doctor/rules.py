@@ -21,6 +21,7 @@ from pipeline_assets.domain.skew import MOST_TIMES, part_weight, parts_of
 from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.inspection.questions import ReceiverTrouble
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY, warnings_of
+from pipeline_assets.operations.recover import size_text
 from resources.iceberg.lake_identity import Mark, catalog_place
 from resources.ledger.history import FoundCommit, MarkedDay
 from resources.ledger.outbox import Receiver
@@ -56,6 +57,7 @@ class Point(NamedTuple):
     fix: str | None
 
 
+Figures = Sequence[SliceFigures]
 RED, YELLOW, GREEN = Light.RED, Light.YELLOW, Light.GREEN
 NAMELESS_SHARE = 0.01
 """Tolerated share of rows without any id: a correction of such a row doubles it."""
@@ -242,13 +244,7 @@ def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Answer:
     return Answer(GREEN, told)
 
 
-def stable_keys(
-    slices: Sequence[SliceFigures],
-    earlier: Sequence[SliceFigures],
-    without_id: int,
-    with_blank_id: int,
-    twice: Sequence[str],
-) -> Answer:
+def stable_keys(slices: Figures, earlier: Figures, without_id: int, with_blank_id: int, twice: Sequence[str]) -> Answer:
     """Whether ids identify repeated rows, and no key is published twice; `earlier`: the same number of days before."""
     rows = sum(one.rows for one in slices)
     if not rows:
@@ -267,7 +263,7 @@ def stable_keys(
     )
 
 
-def _removed(slices: Sequence[SliceFigures]) -> float:
+def _removed(slices: Figures) -> float:
     rows, removed = sum(one.rows for one in slices), sum(one.removed for one in slices)
     return 1000 * removed / (rows + removed) if rows else 0.0
 
@@ -283,12 +279,12 @@ def not_skewed(sizes: Sequence[ArrivedOn], settings: Settings, tasks: int) -> An
     share = largest.largest_bytes / max(1, by_day[largest.day])
     told = (
         f"{sum(one.objects for one in sizes):,} objects of {len(by_day)} arrival days; the largest has "
-        f"{_bytes(largest.largest_bytes)}, {percent(share)} of all that arrived on {largest.day} ({largest.project_id})"
+        f"{size_text(largest.largest_bytes)}, {percent(share)} of all that arrived on {largest.day} ({largest.project_id})"
     )
     if largest.largest_bytes > settings.max_object_bytes:
         return Answer(RED, told, "Raise TIDEMARK_MAX_OBJECT_BYTES, which it exceeds, or have it exported in parts")
     times, slowest = max(((_left(one, by_day[one.day], tasks), one) for one in sizes), key=lambda entry: entry[0])
-    size = _bytes(slowest.largest_bytes)
+    size = size_text(slowest.largest_bytes)
     uneven = f"on {slowest.day} an object of {size} ({slowest.project_id}) gives a task {times:.1f} times the work of an even one"
     return judge(told, (times > MOST_TIMES, YELLOW, uneven, "Ask the exporter for smaller objects"))
 
@@ -298,13 +294,6 @@ def _left(one: ArrivedOn, day_bytes: int, tasks: int) -> float:
     weight = part_weight(one.largest_bytes, parts_of(one.largest_bytes, day_bytes, tasks))
     is_slow = day_bytes >= LARGE_BYTES and weight >= _LARGE_PART_BYTES
     return weight * tasks / day_bytes if is_slow else 0.0
-
-
-def _bytes(size: int) -> str:
-    for unit, least in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
-        if size >= least:
-            return f"{size / least:.3g} {unit}"
-    return f"{size} B"
 
 
 def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Answer:
@@ -328,16 +317,13 @@ def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Answer:
 
 
 def recovery_possible(
-    lacking_keys: Sequence[str],
-    recovered: Mapping[str, date],
-    projects: Sequence[str],
-    unfinished: Mapping[str, Sequence[Hour]],
+    keyless: Sequence[str], recovered: Mapping[str, date], projects: Sequence[str], unfinished: Mapping[str, list[Hour]]
 ) -> Answer:
     """Whether lost hours can be fetched, and ever were; `unfinished`: project -> hours begun long ago, without marker."""
     tried = ", ".join(f"{project} last of {day}" for project, day in sorted(recovered.items()))
     told = "keys are set for every project"
-    if lacking_keys:
-        told = f"no keys of the Export API are set for {few(lacking_keys)}"
+    if keyless:
+        told = f"no keys of the Export API are set for {few(keyless)}"
     told += f"; recoveries were loaded: {tried}" if tried else "; no recovery was ever loaded"
 
     def set_keys(project: str) -> str:
@@ -346,11 +332,11 @@ def recovery_possible(
     if begun := [(project, part) for project, hours in unfinished.items() for part in hour_ranges(hours, HOURS_A_DAY)]:
         named = few([f"{project} {part}" for project, part in begun], 5)
         each = [f"tidemark recover --from {part.first} --to {part.last} --project {project}" for project, part in begun]
-        first = [f"{set_keys(project)}; then: " for project in unfinished if project in lacking_keys][:1]
+        first = [f"{set_keys(project)}; then: " for project in unfinished if project in keyless][:1]
         told = f"hours whose recovery began and has no marker: {named}; {told}"
         return Answer(YELLOW, told, "".join((*first, few(each, 3, "; "))))
-    if lacking_keys:
-        return Answer(YELLOW, told, f"{set_keys(lacking_keys[0])} in the environment of this process")
+    if keyless:
+        return Answer(YELLOW, told, f"{set_keys(keyless[0])} in the environment of this process")
     if untried := [project for project in projects if project not in recovered]:
         try_it = f"tidemark recover --from DAYT09 --to DAYT09 --project {untried[0]} --load"
         return Answer(YELLOW, f"{told}; never for {few(untried)}", f"Try it on an hour that is whole: {try_it}")

@@ -207,6 +207,16 @@ def narrowness(late: Lateness, window_days: int, tolerated: float) -> str | None
     )
 
 
+def seconds_text(seconds: float | None) -> str:
+    """Return a duration in the best unit: `45 s`, `12 min`, `3.5 h`, `2.1 d`; a dash for none."""
+    if seconds is None or math.isnan(seconds):
+        return "–"
+    for unit, size, least in (("d", 86_400, 4 * 86_400), ("h", 3_600, 3 * 3_600), ("min", 60, 180)):
+        if seconds >= least:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def days_text(count: int | None) -> str:
     """`1 day`, `12 days`; a dash for None."""
     return "–" if count is None else f"{count:,} day{'' if count == 1 else 's'}"

@@ -154,13 +154,6 @@ def _members(session: int) -> list[int]:
 
 
 _FARTHEST_FACT = timedelta(days=120)
-_DAGSTER = """
-storage:
-  sqlite:
-    base_dir: {folder}
-telemetry:
-  enabled: false
-"""
 
 
 @dataclass(frozen=True)
@@ -225,7 +218,8 @@ def scratch(
         changes["max_quarantined_share"] = 1.0
         disturbed, calm = (drill_settings(settings, name, part, **changes) for part in PARTS)
         # A separate instance: the deployment's dagster.yaml may name a server that holds real runs.
-        (folder / "dagster.yaml").write_text(_DAGSTER.format(folder=folder), "utf-8")
+        instance = {"storage": {"sqlite": {"base_dir": home}}, "telemetry": {"enabled": False}}
+        (folder / "dagster.yaml").write_text(json.dumps(instance), "utf-8")
         store = _place(f"{settings.warehouse_url.rstrip('/')}/_{name}").open()
         for own in (disturbed, calm):
             _make_databases(settings, own)

@@ -85,16 +85,9 @@ def request_of(
 ) -> LoadRequest:
     """The request of a run with this config; raises SettingsError and UsageError."""
     projects = settings.require_projects(tuple(config.projects))
-    accepted = {AcceptanceKind.CHANGE: config.accept_changes, AcceptanceKind.MISSING: config.accept_missing}
-    return LoadRequest(
-        days=tuple(days),
-        projects=projects,
-        tables=frozenset(tables),
-        run_id=run_id,
-        now=now,
-        accepted=read_acceptances(accepted, KINDS, projects, SHARED),
-        is_read_again=config.read_again,
-    )
+    reasons = {AcceptanceKind.CHANGE: config.accept_changes, AcceptanceKind.MISSING: config.accept_missing}
+    accepted = read_acceptances(reasons, KINDS, projects, SHARED)
+    return LoadRequest(tuple(days), projects, frozenset(tables), run_id, now, accepted, config.read_again)
 
 
 def decide_and_load(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import dagster as dg
@@ -36,9 +36,9 @@ LONGEST_DESCRIPTION = 10_000
 LONGEST_TAG = 500
 
 
-def markdown_list(items: Iterable[object], *, most: int = MOST_LINES) -> dg.MarkdownMetadataValue:
+def markdown_list(items: Iterable[object]) -> dg.MarkdownMetadataValue:
     """Return a list with one item per line."""
-    return dg.MetadataValue.md(bounded("\n".join(_items(items, most)), 4 * LONGEST_DESCRIPTION))
+    return dg.MetadataValue.md(bounded("\n".join(_items([*items], MOST_LINES)), 4 * LONGEST_DESCRIPTION))
 
 
 def markdown_table(
@@ -61,10 +61,9 @@ def description(parts: Iterable[object], separator: str = "; ") -> str:
     return bounded(separator.join([*map(shown, parts[:MOST_LINES]), *more]), LONGEST_DESCRIPTION)
 
 
-def _items(items: Iterable[object], most: int) -> list[str]:
-    items = list(items)
+def _items(items: Collection[object], most: int) -> list[str]:
     more = [f"- and {len(items) - most:,} more"] if len(items) > most else []
-    return [*(f"- {as_markdown(item)}" for item in items[:most]), *more]
+    return [*(f"- {as_markdown(item)}" for item in islice(items, most)), *more]
 
 
 CHANGED, REFRESH = "changed final day", "to refresh"
@@ -93,14 +92,11 @@ def verdicts_text(outcomes: Sequence[Outcome]) -> str:
 
 _NEWS = (Verdict.PUBLISHED, Verdict.REFUSED)
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
+Shown = Sequence[Difference]
 
 
 def events_of(
-    context: dg.AssetExecutionContext,
-    runtime: Runtime,
-    request: LoadRequest,
-    report: TableReport,
-    shown: Sequence[Difference] = (),
+    context: dg.AssetExecutionContext, runtime: Runtime, request: LoadRequest, report: TableReport, shown: Shown = ()
 ) -> Iterator[Event]:
     """Yield the events of a load's report on one table; `shown`: differences of refused slices."""
     ledger, settings, table = runtime.ledger, runtime.settings, table_by_key(report.table)
@@ -108,11 +104,9 @@ def events_of(
     filed = _by_day(report.outcomes)
     requested = {day: filed[under] for day in request.days if (under := table.kind.slice_day(day)) in filed}
     named = {outcome.key for outcome in report.outcomes}
-    others = _by_day(
-        replace(one, verdict=Verdict.UNCHANGED) if one.verdict.is_good else one
-        for one in standing_outcomes(ledger, report.table, settings.projects, filed.keys())
-        if one.key not in named
-    )
+    known = standing_outcomes(ledger, report.table, settings.projects, filed.keys())
+    unnamed = (one for one in known if one.key not in named)
+    others = _by_day(replace(one, verdict=Verdict.UNCHANGED) if one.verdict.is_good else one for one in unnamed)
     # A partition covers all projects, also those not loaded here. A day outside the calendar has no partition.
     by_day = {
         day: [*outcomes, *others.get(day, ())]
@@ -159,7 +153,7 @@ def _events(
     by_day: Mapping[date, Sequence[Outcome]],
     report: TableReport | None,
     requested: Collection[date],
-    shown: Sequence[Difference] = (),
+    shown: Shown = (),
     changes: Sequence[Notice] = (),
 ) -> Iterator[Event]:
     """Yield materializations before the evaluations that target them: the UI drops an evaluation older than its target."""
@@ -185,39 +179,53 @@ def _events(
             metadata[REFRESH] = markdown_list(f"{name} {day}" for name in (table.key, *below))
         tags = {"dagster/data_version": data_version(outcomes)}
         yield dg.AssetMaterialization(asset_key(table), partition=day.isoformat(), metadata=metadata, tags=tags)
-    targets = _targets(instance, asset_key(table), by_day)
+    evaluation = _evaluations(instance, table, by_day)
     for day, outcomes in by_day.items():
+        here = [one for one in shown if (one.table, one.key.event_date) == (table.key, day)]
         for check in table.checks:
             if day in requested or any(outcome.evaluations for outcome in outcomes):
-                yield _evaluation(table, day, check, outcomes, targets, shown)
+                reasons, metadata, is_error = _judged(f"{table.key} {day}", check, outcomes, here)
+                yield evaluation(check, day, reasons, metadata, is_error=is_error)
 
 
-def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, days: Collection[date]) -> dict[str, Target]:
+def _evaluations(
+    instance: dg.DagsterInstance, table: Table, days: Collection[date]
+) -> Callable[..., dg.AssetCheckEvaluation]:
+    """A function that makes the evaluation of a check and day, which targets the day's latest materialization."""
+    key, targets = asset_key(table), dict[str, Target]()
     latest = days and instance.event_log_storage.get_latest_storage_id_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, {day.isoformat() for day in days}
     )
-    if not latest:
-        return {}
-    wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(latest.values()))
-    return {
-        record.partition_key: Target(
-            storage_id=record.storage_id,
-            run_id=record.event_log_entry.run_id,
-            timestamp=record.event_log_entry.timestamp,
+    if latest:
+        wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(latest.values()))
+        for record in instance.fetch_materializations(wanted, limit=len(latest)).records:
+            name, of = record.partition_key, record.event_log_entry
+            if name is not None:
+                targets[name] = Target(storage_id=record.storage_id, run_id=of.run_id, timestamp=of.timestamp)
+
+    def evaluation(
+        check: CheckRule, day: date, reasons: Sequence[str], metadata: Mapping[str, Any], *, is_error: bool = False
+    ) -> dg.AssetCheckEvaluation:
+        return dg.AssetCheckEvaluation(
+            asset_key=key,
+            check_name=check.name,
+            partition=day.isoformat(),
+            passed=not reasons,
+            blocking=False,
+            severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
+            target_materialization_data=targets.get(day.isoformat()),
+            # Dagster shows descriptions of evaluations as Markdown.
+            description=bounded("; ".join(map(as_markdown, reasons[:MOST_LINES])), LONGEST_DESCRIPTION) or None,
+            metadata=metadata,
         )
-        for record in instance.fetch_materializations(wanted, limit=len(latest)).records
-        if record.partition_key is not None
-    }
+
+    return evaluation
 
 
-def _evaluation(
-    table: Table,
-    day: date,
-    check: CheckRule,
-    outcomes: Sequence[Outcome],
-    targets: Mapping[str, Target],
-    shown: Sequence[Difference],
-) -> dg.AssetCheckEvaluation:
+def _judged(
+    place: str, check: CheckRule, outcomes: Sequence[Outcome], shown: Shown
+) -> tuple[list[str], dict[str, Any], bool]:
+    """Why the check does not pass for a table and day, what is known of it, and whether that is an error."""
     evaluations = [(of.key.project_id, one) for of in outcomes for one in of.evaluations if one.check == check]
     # A waiting day or one with lost files has no evaluation, so it shows the reason of its verdict.
     lost = Check.FILES_ARE_THERE
@@ -232,37 +240,12 @@ def _evaluation(
     if notes := [f"{project}: {one.reason}" for project, one in evaluations if one.is_passed and one.reason]:
         metadata["note"] = markdown_list(notes)
     if bad and check == Check.CHANGE_IS_EXPLAINED:
-        metadata["look"] = f"tidemark diff {table.key} {day} --html DIR"
-        here = [one for one in shown if (one.table, one.key.event_date) == (table.key, day)]
+        metadata["look"] = f"tidemark diff {place} --html DIR"
         # Delivered values, event ids and times stay out: neither retention nor exclusions remove them from Dagster's log.
-        if blocks := [fenced(lines_of(difference, with_values=False)) for difference in here]:
+        if blocks := [fenced(lines_of(difference, with_values=False)) for difference in shown]:
             metadata["difference"] = dg.MetadataValue.md("\n\n".join(blocks))
     is_only_early = bool(reasons) and all(outcome.is_early or outcome.verdict.is_good for outcome in outcomes)
-    return _of_check(table, check, day, targets, reasons, metadata, is_error=check.is_blocking and not is_only_early)
-
-
-def _of_check(
-    table: Table,
-    check: CheckRule,
-    day: date,
-    targets: Mapping[str, Target],
-    reasons: Sequence[str],
-    metadata: Mapping[str, Any],
-    *,
-    is_error: bool = False,
-) -> dg.AssetCheckEvaluation:
-    return dg.AssetCheckEvaluation(
-        asset_key=asset_key(table),
-        check_name=check.name,
-        partition=day.isoformat(),
-        passed=not reasons,
-        blocking=False,
-        severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
-        target_materialization_data=targets.get(day.isoformat()),
-        # Dagster shows descriptions of evaluations as Markdown.
-        description=bounded("; ".join(map(as_markdown, reasons[:MOST_LINES])), LONGEST_DESCRIPTION) or None,
-        metadata=metadata,
-    )
+    return reasons, metadata, check.is_blocking and not is_only_early
 
 
 def told_backfill(tags: Mapping[str, str], outcomes: Collection[Outcome]) -> str | None:
@@ -277,13 +260,10 @@ def told_backfill(tags: Mapping[str, str], outcomes: Collection[Outcome]) -> str
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
     """Return the failure that names every slice and its reason, causes before their waiting slices. A retry would fail again."""
     order = [table.key for table in GRAPH_TABLES]
-    reasons = [
-        f"{outcome.key.event_date} {outcome.table} {outcome.key.project_id} {outcome.verdict.value}: {outcome.reason}"
-        + (f". {outcome.hint}" if outcome.hint else "")
-        for outcome in sorted(
-            failed, key=lambda outcome: (outcome.verdict is Verdict.WAITING, outcome.key, order.index(outcome.table))
-        )
-    ]
+    reasons = []
+    for one in sorted(failed, key=lambda one: (one.verdict is Verdict.WAITING, one.key, order.index(one.table))):
+        why = ". ".join(filter(None, (one.reason, one.hint)))
+        reasons.append(f"{one.key.event_date} {one.table} {one.key.project_id} {one.verdict.value}: {why}")
     metadata: dict[str, Any] = {"reasons": markdown_list(reasons), "slices": len(failed)}
     return dg.Failure(description(reasons, "\n"), metadata=metadata, allow_retries=False)
 
@@ -296,9 +276,9 @@ def golden_evaluations(
         return
     recorded = compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,))
     by_day = {day: [*of_day] for day, of_day in groupby(recorded, lambda one: one.total.key.event_date) if day in days}
-    targets = _targets(instance, asset_key(table), by_day)
+    evaluation = _evaluations(instance, table, by_day)
     for day, comparisons in by_day.items():
         if day >= settings.calendar_start:
             found = golden_evaluation(comparisons)
             reasons = [text for text in (found.reason, found.hint) if text]
-            yield _of_check(table, found.check, day, targets, reasons, found.figures)
+            yield evaluation(found.check, day, reasons, found.figures)

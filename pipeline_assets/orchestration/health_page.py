@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from pipeline_assets.domain.days import describe_strays
 from pipeline_assets.domain.deliveries import describe_quarantined, in_words
-from pipeline_assets.domain.lateness import RELATIVE_ERROR, SHARES, days_text
+from pipeline_assets.domain.lateness import RELATIVE_ERROR, SHARES, days_text, seconds_text
 from pipeline_assets.domain.machine import write_whole
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Source
@@ -33,11 +33,8 @@ from resources.ledger.history import Revision
 from resources.ledger.summaries import LOAD_KINDS
 
 SERIES = ("#0a0b11", "#0a0b12", "#0a0b13")
-_PAGE_COLOURS = {
-    "#0a0b01": "var(--muted)",
-    "#0a0b02": "var(--line)",
-    **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
-}
+_PAGE_COLOURS = {"#0a0b01": "var(--muted)", "#0a0b02": "var(--line)"}
+_PAGE_COLOURS |= {colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)}
 """Placeholders, the first two of the style sheet -> the page's colours, which depend on the light or dark scheme."""
 P = ParamSpec("P")
 MOST_MARKED = 60
@@ -258,16 +255,6 @@ def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def seconds_text(seconds: float | None) -> str:
-    """Return a duration in the best unit: `45 s`, `12 min`, `3.5 h`, `2.1 d`; a dash for none."""
-    if seconds is None or math.isnan(seconds):
-        return "–"
-    for unit, size, least in (("d", 86_400, 4 * 86_400), ("h", 3_600, 3 * 3_600), ("min", 60, 180)):
-        if seconds >= least:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
 DETAILED_DAYS = 92
 
 
@@ -283,11 +270,8 @@ def months_of(calendar: health.Calendar) -> tuple[list[list[date]], list[list[da
 def tables_of(calendar: health.Calendar) -> list[tuple[str, str]]:
     """(table, name of its rows), in the order of the graph, then those that only the ledger knows."""
     known = {table for table, _ in calendar.states}
-    tables = [
-        *TABLES,
-        *(one for one in health.OF_DIMENSIONS if one in known),
-        *sorted(known - {*TABLES, *health.OF_DIMENSIONS}),
-    ]
+    listed = [*TABLES, *(one for one in health.OF_DIMENSIONS if one in known)]
+    tables = [*listed, *sorted(known - {*TABLES, *health.OF_DIMENSIONS})]
     return [(table, table if table.endswith("/events") else table.rpartition("/")[2]) for table in tables]
 
 

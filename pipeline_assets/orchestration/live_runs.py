@@ -72,30 +72,43 @@ class DeadRun(NamedTuple):
         return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {then}"
 
 
-def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
-    """Return the sensor. It is on by default: it starts no run, and without it a dead run keeps the pool's slot."""
+def quiet_sensor(
+    settings: Settings, name: str, seconds: int, text: str, look: Callable[[dg.SensorEvaluationContext, Ledger], str]
+) -> dg.SensorDefinition:
+    """A sensor that is on by default, because it starts no run; `look` returns what it tells."""
 
     @dg.sensor(
-        name="dead_runs",
-        minimum_interval_seconds=20,
+        name=name,
+        minimum_interval_seconds=seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=(
-            "Reports runs of Tidemark as failed whose process died with its code server, container or machine. "
-            "Starts nothing by itself: Dagster's run retries and the other sensors do."
-        ),
+        description=text,
     )
-    def dead_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        origin = context.code_location_origin
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         try:
             with own_ledger(settings) as ledger:
-                dead = report_dead_runs(context.instance, ledger, origin.location_name if origin else None)
+                return dg.SkipReason(look(context, ledger))
         except TidemarkError as error:
             return dg.SkipReason(str(error))
-        for dead_run in dead:
-            context.log.warning(str(dead_run))
-        return dg.SkipReason("; ".join(map(str, dead)) or "no run is dead")
 
-    return dead_runs
+    return sensor
+
+
+def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
+    """Return the sensor. Without it, a dead run keeps the pool's slot."""
+
+    def look(context: dg.SensorEvaluationContext, ledger: Ledger) -> str:
+        origin = context.code_location_origin
+        location = origin.location_name if origin else None
+        dead = [str(one) for one in report_dead_runs(context.instance, ledger, location)]
+        for text in dead:
+            context.log.warning(text)
+        return "; ".join(dead) or "no run is dead"
+
+    text = (
+        "Reports runs of Tidemark as failed whose process died with its code server, container or machine. "
+        "Starts nothing by itself: Dagster's run retries and the other sensors do."
+    )
+    return quiet_sensor(settings, "dead_runs", 20, text, look)
 
 
 def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str | None = None) -> list[DeadRun]:

@@ -47,9 +47,10 @@ RELEASE_JOB, RELEASE_OP = "release", "release_held"
 REBUILD_JOB, REBUILD_OP = "rebuild", "rebuild_slices"
 RECOVER_JOB, RECOVER_OP = "recover_exports", "recover"
 RECONCILE_JOB, RECONCILE_OP = "reconcile", "compare_golden_totals"
+LoadJob = Callable[[], dg.JobDefinition]
 
 
-def operation_jobs(settings: Settings, backfill_load: Callable[[], dg.JobDefinition]) -> list[dg.JobDefinition]:
+def operation_jobs(settings: Settings, backfill_load: LoadJob) -> list[dg.JobDefinition]:
     """The jobs; `backfill_load` returns the job that loads recovered days."""
 
     def job(
@@ -84,6 +85,7 @@ def operation_jobs(settings: Settings, backfill_load: Callable[[], dg.JobDefinit
 
         return dg.GraphDefinition(name=name, node_defs=[operation]).to_job(description=help_text)
 
+    recover = partial(_recover, backfill_load)
     return [
         job(MAINTENANCE_JOB, MAINTENANCE_OP, ask.Maintenance, _maintain),
         # A dry run also records its findings in the tables.
@@ -91,14 +93,7 @@ def operation_jobs(settings: Settings, backfill_load: Callable[[], dg.JobDefinit
         job(RELEASE_JOB, RELEASE_OP, ask.Release, _release),
         job(REBUILD_JOB, REBUILD_OP, ask.Rebuild, _rebuild),
         job(RECONCILE_JOB, RECONCILE_OP, ask.Reconcile, _reconcile, is_decision=False),
-        job(
-            RECOVER_JOB,
-            RECOVER_OP,
-            ask.Recover,
-            partial(_recover, backfill_load),
-            is_decision=False,
-            purpose=Purpose.KEEP,
-        ),
+        job(RECOVER_JOB, RECOVER_OP, ask.Recover, recover, is_decision=False, purpose=Purpose.KEEP),
     ]
 
 
@@ -207,15 +202,13 @@ def _reconcile(
         yield from events.golden_evaluations(context.instance, ledger, settings, table, days)
     mismatches = [(str(one.total.key), one.total.measure.table, str(one), one.total.origin) for one in found.mismatches]
     proposals = [(one.kind.value, len(one.slices), one.reason, one.command) for one in repairs]
-    context.add_output_metadata(
-        {
-            "golden_totals": len(found.comparisons),
-            "mismatch_count": len(found.mismatches),
-            "mismatches": events.markdown_table(("day", "table", "", "told by"), mismatches),
-            "not compared": events.markdown_list([str(fault) for fault in found.faults]),
-            "proposed": events.markdown_table(("what", "days", "why", "command"), proposals),
-        }
-    )
+    counts = {"golden_totals": len(found.comparisons), "mismatch_count": len(found.mismatches)}
+    tables = {
+        "mismatches": events.markdown_table(("day", "table", "", "told by"), mismatches),
+        "not compared": events.markdown_list(map(str, found.faults)),
+        "proposed": events.markdown_table(("what", "days", "why", "command"), proposals),
+    }
+    context.add_output_metadata({**counts, **tables})
     told = [f"{day} {table}: {text}" for day, table, text, _ in mismatches]
     told += [f"not compared: {fault}" for fault in found.faults]
     if told:
@@ -227,11 +220,7 @@ _MOST_RETRIES, _RETRY_SECONDS = 2, 60
 
 
 def _recover(
-    backfill_load: Callable[[], dg.JobDefinition],
-    context: dg.OpExecutionContext,
-    runtime: Runtime,
-    request: ask.Recover,
-    now: datetime,
+    load: LoadJob, context: dg.OpExecutionContext, runtime: Runtime, request: ask.Recover, now: datetime
 ) -> None:
     """It needs no pool: it only adds to landing."""
     ledger, settings = runtime.ledger, runtime.settings
@@ -248,7 +237,7 @@ def _recover(
         days, short = whole_days(outcomes)
         if short:
             runtime.log(f"not loaded, because hours of them are not recovered: {few(short)}")
-        _load(context, settings, backfill_load(), days)
+        _load(context, settings, load(), days)
     if lacking := [one for one in outcomes if not one.fate.is_good]:
         errors = [one.error for one in lacking if one.error is not None]
         said = few(dict.fromkeys(map(str, errors)), separator="; ") or "the vendor has not exported them yet"

@@ -102,6 +102,10 @@ class Cursor:
 _CURSOR = TypeAdapter(Cursor)
 
 
+States = Mapping[Subject, str]
+Attempts = Mapping[Subject, Attempt]
+
+
 class Admission(NamedTuple):
     """Which due subjects to request now."""
 
@@ -111,8 +115,8 @@ class Admission(NamedTuple):
 
 
 def admit(
-    states: Mapping[Subject, str],
-    attempts: Mapping[Subject, Attempt],
+    states: States,
+    attempts: Attempts,
     now: datetime,
     max_attempts: int,
     has_died: Callable[[date], bool] = lambda _: False,
@@ -131,8 +135,8 @@ def admit(
 
 
 def attempted(
-    states: Mapping[Subject, str],
-    attempts: Mapping[Subject, Attempt],
+    states: States,
+    attempts: Attempts,
     requested: Iterable[Subject],
     now: datetime,
     is_looked_at: Callable[[Subject], bool] = lambda _: True,
@@ -266,11 +270,8 @@ def request(
         is_recent = any(tick.is_recent(day) for day in days if day in chosen_days)
         reasons = [f"{subject}: {whys[subject]}" for subject in chosen if subject.loaded_day in days]
         why = few(reasons) or f"late events of the arrivals after {days[-1]}"
-        tags = {
-            **range_tags(days[0], days[-1]),
-            "dagster/priority": str(PRIORITIES[job_name] if is_recent else 0),
-            REASON_TAG: shown(why, LONGEST_TAG),
-        }
+        tags = range_tags(days[0], days[-1]) | {REASON_TAG: shown(why, LONGEST_TAG)}
+        tags["dagster/priority"] = str(PRIORITIES[job_name] if is_recent else 0)
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
     given_up = [f"{subject} ({whys[subject]})" for subject in admission.given_up]
     for subject, attempt in sorted(cursor.attempts.items()):

@@ -12,7 +12,6 @@ import dagster as dg
 
 from pipeline_assets.domain.days import asked_for, days_between, describe_strays
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
-from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
@@ -27,12 +26,12 @@ from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stal
 from pipeline_assets.operations.notices import register_receivers, send_notices
 from pipeline_assets.orchestration import sensor_requests as requests
 from pipeline_assets.orchestration import specs
-from pipeline_assets.orchestration.live_runs import OWN_TABLES, dead_runs_sensor, under_way
+from pipeline_assets.orchestration.live_runs import OWN_TABLES, dead_runs_sensor, quiet_sensor, under_way
 from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
 from resources.landing.store import LandingStore
-from resources.ledger.store import Ledger, own_ledger
+from resources.ledger.store import Ledger
 
 
 def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:
@@ -87,16 +86,12 @@ def _due_exports(tick: requests.Tick, source: Source) -> dg.SensorResult:
         reach=settings.reprocessing_window_days,
         is_looked_at=lambda subject: any(first <= subject.day <= last for (first, last), _ in found),
         waits=waits,
-        events=_of_exports(source, plans, status, settings, cursor),
+        events=_of_exports(source, plans, status, tick),
     )
 
 
 def _of_exports(
-    source: Source,
-    plans: Mapping[BatchKey, BatchPlan],
-    status: ArrivalStatus,
-    settings: Settings,
-    cursor: requests.Cursor,
+    source: Source, plans: Mapping[BatchKey, BatchPlan], status: ArrivalStatus, tick: requests.Tick
 ) -> list[dg.AssetMaterialization]:
     events = []
     for day, of_day in groupby(sorted(plans, key=lambda key: (key.arrival_date, key)), lambda key: key.arrival_date):
@@ -105,17 +100,17 @@ def _of_exports(
         for key in of_day:
             deliveries += plans[key].listed.values()
             hours = plans[key].hours_marked
-            if source is Source.BACKFILL or settings.hours_complete_by is not Completeness.MARKERS:
+            if source is Source.BACKFILL or tick.settings.hours_complete_by is not Completeness.MARKERS:
                 # Without markers, hours that are loaded or no longer change count as complete.
                 open_hours = status.incomplete.get(key, frozenset())
                 hours = frozenset(one.hour for one in plans[key].listed.values()) - open_hours
             complete |= {(key.project_id, hour) for hour in hours}
-        name, reported = day.isoformat(), cursor.reported.get(day.isoformat())
+        name, reported = day.isoformat(), tick.cursor.reported.get(day.isoformat())
         state = requests.digest(
             [*(f"{delivery.key} {delivery.etag}" for delivery in deliveries), *map(str, sorted(complete))]
         )
         if reported != state and (deliveries or complete or reported is not None):
-            cursor.reported[name] = state
+            tick.cursor.reported[name] = state
             delivered = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
             metadata: dict[str, int | str] = {
                 "objects": len(deliveries),
@@ -138,6 +133,7 @@ _FEWEST_PARTS = 2
 """Days listed beside the newest ones, however many names they have: one of each walk."""
 
 Window = tuple[date, date]
+Windows = Mapping[str, Window]
 
 
 def list_windows(
@@ -169,17 +165,12 @@ def list_windows(
     return list(zip(windows.values(), listings, strict=True))
 
 
-def _days_of(windows: Mapping[str, Window]) -> int:
+def _days_of(windows: Windows) -> int:
     return sum((last - first).days + 1 for first, last in windows.values())
 
 
 def _listed(
-    landing: LandingStore,
-    source: Source,
-    settings: Settings,
-    windows: Mapping[str, Window],
-    today: date,
-    most_names: int | None,
+    landing: LandingStore, source: Source, settings: Settings, windows: Windows, today: date, most_names: int | None
 ) -> tuple[list[Listing] | None, int]:
     """List each window; returns the listings, None where they exceed `most_names`, and the number of (day, project) pairs."""
     at_once = len(settings.projects) if most_names is None else _PROJECTS_AT_ONCE
@@ -375,41 +366,29 @@ def _of_snapshots(
         if cursor.reported.get(day.isoformat()) != state:
             cursor.reported[day.isoformat()] = state
             for _, key, one in sources:
-                metadata: dict[str, int | str] = {
-                    "object": one.key,
-                    "bytes": one.size_bytes,
-                    "is_marked": one.is_marked,
-                }
+                metadata: dict[str, int | str] = {"object": one.key, "bytes": one.size_bytes}
+                metadata["is_marked"] = one.is_marked
                 events.append(dg.AssetMaterialization(key, partition=day.isoformat(), metadata=metadata))
     return events
 
 
+def _send_waiting(context: dg.SensorEvaluationContext, ledger: Ledger, settings: Settings) -> str:
+    told: Sequence[object] = ()
+    if any(one.waiting for one in register_receivers(ledger, settings).values()):
+        if runs := under_way(context.instance, ledger):
+            return f"runs under way: {len(runs)}; each sends its notices at its end"
+        told = send_notices(ledger, settings, is_due_only=True)
+    return shown("; ".join(map(str, told)) or "everybody was told of everything")
+
+
 def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
-    """Return the sensor if receivers are configured. It is on by default, because it starts no run."""
-    if not settings.notify_urls:
-        return []
-
-    @dg.sensor(
-        minimum_interval_seconds=60,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=(
-            "Sends the notices that no run could send, to webhooks that were away. Starts nothing. Waits while runs are "
-            "under way: each sends its own at its end."
-        ),
+    """Return the sensor if receivers are configured."""
+    text = (
+        "Sends the notices that no run could send, to webhooks that were away. Starts nothing. Waits while runs are "
+        "under way: each sends its own at its end."
     )
-    def notices(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        try:
-            with own_ledger(settings) as ledger:
-                told: Sequence[object] = ()
-                if any(one.waiting for one in register_receivers(ledger, settings).values()):
-                    if runs := under_way(context.instance, ledger):
-                        return dg.SkipReason(f"runs under way: {len(runs)}; each sends its notices at its end")
-                    told = send_notices(ledger, settings, is_due_only=True)
-                return dg.SkipReason(shown("; ".join(map(str, told)) or "everybody was told of everything"))
-        except TidemarkError as error:
-            return dg.SkipReason(str(error))
-
-    return [notices]
+    send = partial(_send_waiting, settings=settings)
+    return [quiet_sensor(settings, "notices", 60, text, send)] if settings.notify_urls else []
 
 
 def all_sensors(settings: Settings) -> list[dg.SensorDefinition]:

@@ -51,7 +51,7 @@ def test_a_failure_names_the_first_and_counts_the_rest() -> None:
 
 
 def test_the_run_of_a_backfill_says_how_dagster_ends_it_over_days_that_wait() -> None:
-    """Dagster has no state for such a day (test_range_backfills.py); a separate run ends well."""
+    """Dagster has no state for such a day (test_dagster.py); a separate run ends well."""
     backfill = {"dagster/backfill": "abc"}
     waits = [Outcome("refined/events", Slice(DAY, "10001"), Verdict.WAITING, "nothing is delivered yet", is_early=True)]
     good = Outcome("refined/events", Slice(DAY + timedelta(days=1), "10001"), Verdict.UNCHANGED)
