@@ -21,6 +21,7 @@ from pipeline_assets.cli import terminal as ui
 from pipeline_assets.cli.app import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.config import CONFIG_NAME, INSTANCE_NAME, TEMPLATES, dagster_home, load_settings
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.machine import GROUP, living
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.requests import Dev, Init, Setup
 from resources.spark.jars import JARS, available, fetch, jars_folder, make_archive, require_java
@@ -230,17 +231,7 @@ class _Served:
         return True
 
     def _living(self) -> list[int]:
-        return [process.pid for process in self._processes if process.poll() is None or _has_members(process.pid)]
-
-
-def _has_members(group: int) -> bool:
-    """Whether a process of the group is alive; zombies do not count."""
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError):
-            state, _, its_group, *_ = entry.read_text().rsplit(")", 1)[1].split()
-            if int(its_group) == group and state != "Z":
-                return True
-    return False
+        return [process.pid for process in self._processes if process.poll() is None or living(GROUP, process.pid)]
 
 
 def _answers(url: str) -> bool:

@@ -209,3 +209,19 @@ def write_whole(path: Path, text: str, *, makes_folder: bool = False) -> Path:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
     return target
+
+
+GROUP, SESSION = 2, 3
+"""Fields of /proc/<pid>/stat, counted from the state on."""
+
+
+def living(field: int, number: int) -> list[int]:
+    """The processes of a group or session that are alive; zombies do not count."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        # The process may end meanwhile.
+        with suppress(OSError, ValueError, IndexError):
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(fields[field]) == number and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found

@@ -24,6 +24,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateTable
 
 from pipeline_assets.domain.errors import LedgerError, UsageError
+from pipeline_assets.domain.machine import SESSION, living
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import ENV_PREFIX, Settings
@@ -130,7 +131,7 @@ def tidemark(*words: str) -> list[str]:
 def kill_session(leader: subprocess.Popen[bytes]) -> None:
     """Send SIGKILL to every process of the session that `leader` began; returns when all are gone."""
     deadline = time.monotonic() + _LONGEST_SECONDS
-    while members := _members(leader.pid):
+    while members := living(SESSION, leader.pid):
         if time.monotonic() > deadline:
             raise VictimError(f"processes survived SIGKILL: {members}")
         for pid in members:
@@ -139,18 +140,6 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
         leader.poll()
         time.sleep(_POLL_SECONDS)
     leader.wait()
-
-
-def _members(session: int) -> list[int]:
-    """Workers have their own process group, but stay in the session."""
-    members = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        # The process may end meanwhile.
-        with suppress(OSError, ValueError, IndexError):
-            state, _, _, its_session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
-            if int(its_session) == session and state != "Z":
-                members.append(int(entry.name))
-    return members
 
 
 _FARTHEST_FACT = timedelta(days=120)

@@ -21,6 +21,7 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.cli.install import deployment_files
 from pipeline_assets.config import TEMPLATES, dagster_home, load_settings
 from pipeline_assets.domain.errors import EngineError, UsageError
+from pipeline_assets.domain.machine import GROUP, living
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from resources.spark.jars import require_java
 
@@ -268,7 +269,7 @@ def test_when_one_of_both_ends_the_other_does_too_and_what_it_started(
     with served:
         groups = [process.pid for process in served._processes]
         assert served.watch() is False
-    assert not any(install._has_members(group) for group in groups)
+    assert not any(living(GROUP, group) for group in groups)
 
 
 def test_all_that_dev_started_ends_with_a_signal(tmp_path: Path) -> None:
