@@ -22,8 +22,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
+from pipeline_assets.domain.machine import SESSION, living
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from pipeline_assets.drill.sandbox import _members as living
 from pipeline_assets.drill.sandbox import kill_session
 from resources.iceberg.lake_identity import FORMAT
 from resources.ledger.schema import SCHEMA_VERSION
@@ -194,11 +194,11 @@ def serve(person: Person) -> None:
         require(assets > 0, "Dagster shows the assets")
         while f"Dagster: {url}/" not in log.read_text():
             time.sleep(0.2)
-        members = len(living(process.pid))
+        members = len(living(SESSION, process.pid))
         process.send_signal(signal.SIGTERM)
         code = process.wait(120)
-        tell(f"  SIGTERM: exit {code}, {members} processes before, {len(living(process.pid))} after")
-        require((code, living(process.pid)) == (0, []), "dev leaves no process")
+        tell(f"  SIGTERM: exit {code}, {members} processes before, {len(living(SESSION, process.pid))} after")
+        require((code, living(SESSION, process.pid)) == (0, []), "dev leaves no process")
     finally:
         kill_session(process)
     with socket.socket() as again:
