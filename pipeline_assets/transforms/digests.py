@@ -16,17 +16,9 @@ from pipeline_assets.domain.identity import SOMETHING_TO_SEE
 from pipeline_assets.domain.slices import ROW_HASH_VERSION, UNMEASURABLE, Digest, Slice, is_text
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_hashes import (
-    HASH_COLUMNS,
-    KEY,
-    ROW_ID,
-    SEND_ID,
-    EventHashes,
-    hashed_rows,
-    hashes_of,
-)
+from pipeline_assets.transforms import event_hashes
 
-HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
+HASH_A, HASH_B, MEANING_HASH = event_hashes.HASH_COLUMNS[:3]
 FALSE_HASHES = "false_hashes"
 _IS_FALSE = "_is_false"
 
@@ -38,15 +30,15 @@ def with_row_hashes(frame: DataFrame, columns: Sequence[str], names: Sequence[st
 
 def _hashed(types: Mapping[str, str], names: Sequence[str], rows: pa.Table) -> dict[str, pa.Array]:
     if types.keys() == _EVENT_COLUMNS:
-        return dict(zip(names, EventHashes(types).content(rows)[:2], strict=True))
-    return dict(zip(names, hashes_of(rows, types), strict=True))
+        return dict(zip(names, event_hashes.EventHashes(types).content(rows)[:2], strict=True))
+    return dict(zip(names, event_hashes.hashes_of(rows, types), strict=True))
 
 
 _EVENT_COLUMNS = {*EXPORT_FORMAT.column_names, EXTRA_COLUMN}
 
 
-def _checked(hashes: EventHashes, rows: pa.Table) -> dict[str, pa.Array]:
-    made = hashed_rows(hashes, rows)
+def _checked(hashes: event_hashes.EventHashes, rows: pa.Table) -> dict[str, pa.Array]:
+    made = event_hashes.hashed_rows(hashes, rows)
     return {HASH_A: pa.array(made.first), HASH_B: pa.array(made.second), _IS_FALSE: pa.array(made.are_false)}
 
 
@@ -93,7 +85,7 @@ def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame,
     """The frame with computed hashes, and an aggregate FALSE_HASHES if it stores hashes too."""
     if not {HASH_A, HASH_B} <= set(frame.columns):
         return with_row_hashes(frame, columns), []
-    hashes = EventHashes(_types(frame, columns))
+    hashes = event_hashes.EventHashes(_types(frame, columns))
     made = {HASH_A: LongType(), HASH_B: LongType(), _IS_FALSE: BooleanType()}
     checked = _mapped(frame, partial(_checked, hashes), made)
     return checked, [F.count_if(_IS_FALSE).alias(FALSE_HASHES)]
@@ -125,7 +117,7 @@ def named_sender() -> dict[str, Column]:
 
 def is_nameless() -> Column:
     """Whether an event has neither a send id nor a row id."""
-    return named(SEND_ID).isNull() & named(ROW_ID).isNull()
+    return named(event_hashes.SEND_ID).isNull() & named(event_hashes.ROW_ID).isNull()
 
 
 def unread_text() -> Column:
@@ -135,7 +127,7 @@ def unread_text() -> Column:
 
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
-_AT = ("event_date", "project_id", *KEY)
+_AT = ("event_date", "project_id", *event_hashes.KEY)
 
 
 def with_event_keys(events: DataFrame) -> DataFrame:
@@ -150,7 +142,7 @@ def with_event_keys(events: DataFrame) -> DataFrame:
 
 def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
     """The rows plus `_key_a`, `_key_b`: a hash of project_id and the columns that identify a row within its slice."""
-    return with_row_hashes(rows, ("project_id", *key_columns), KEY)
+    return with_row_hashes(rows, ("project_id", *key_columns), event_hashes.KEY)
 
 
 def event_contents(events: DataFrame) -> DataFrame:
@@ -191,7 +183,7 @@ def key_changes(
 
 def moved_keys(changes: DataFrame, before_near: DataFrame, after_near: DataFrame, window_days: int) -> DataFrame:
     """`_AT` of the keys in `changes` (`_AT`, change) that moved; for the other arguments see `key_changes`."""
-    names = ["project_id", *KEY]
+    names = ["project_id", *event_hashes.KEY]
     was = before_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(ADDED).alias("change"))
     is_now = after_near.select(*names, F.col("event_date").alias("_was_day"), F.lit(REMOVED).alias("change"))
     elsewhere = was.unionByName(is_now)
@@ -211,22 +203,22 @@ BY_ID = ("_kind", "_id", "_sender")
 
 def by_event_key(events: DataFrame) -> DataFrame:
     """project_id, KEY, event_date, `_what` (string: the event's meaning), `_name`: a side of a comparison of two tables."""
-    name = F.coalesce(named(SEND_ID), named(ROW_ID))
+    name = F.coalesce(named(event_hashes.SEND_ID), named(event_hashes.ROW_ID))
     keyed = with_event_keys(events)
     return keyed.select(
-        "project_id", *KEY, "event_date", F.col(HASH_A).cast("string").alias("_what"), name.alias("_name")
+        "project_id", *event_hashes.KEY, "event_date", F.col(HASH_A).cast("string").alias("_what"), name.alias("_name")
     )
 
 
 def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> DataFrame:
     """project_id, BY_ID (`_id` may be null), event_date, `_what` (string: the day, if `has_days`), `_name`: a list's side."""
     nothing = F.lit(None).cast("string")
-    send_id = named(SEND_ID) if SEND_ID in columns else nothing
-    row_id = named(ROW_ID) if ROW_ID in columns else nothing
+    send_id = named(event_hashes.SEND_ID) if event_hashes.SEND_ID in columns else nothing
+    row_id = named(event_hashes.ROW_ID) if event_hashes.ROW_ID in columns else nothing
     senders = [F.coalesce(value, F.lit("")) for name, value in named_sender().items() if name in columns]
     return events.select(
         "project_id",
-        F.when(send_id.isNotNull(), SEND_ID).otherwise(ROW_ID).alias("_kind"),
+        F.when(send_id.isNotNull(), event_hashes.SEND_ID).otherwise(event_hashes.ROW_ID).alias("_kind"),
         F.coalesce(send_id, row_id).alias("_id"),
         # A missing sender counts as a value. A row id identifies an event without it.
         F.when(send_id.isNotNull(), F.concat_ws(":", *senders)).otherwise("").alias("_sender"),
