@@ -107,22 +107,21 @@ def _option(part: str) -> str:
 
 def remember(values: Mapping[str, Any]) -> None:
     """Register the secrets among these settings, valid or not, so that `scrubbed` removes them from any text."""
-    for name in URL_SETTINGS:
-        if values.get(name) is not None:
-            _remembered.update(_secrets_of(str(values[name])))
-    _remembered.update(_receiver_secrets(values.get(_RECEIVERS)))
-    spark = values.get("spark_config")
-    if isinstance(spark, Mapping):
-        _remembered.update(str(value) for name, value in spark.items() if is_secret_name(str(name)))
+    _remembered.update(_secrets_in(values))
 
 
 def holds_secret(name: str, value: object) -> bool:
     """Whether a setting's value is a secret: a password in a URL, a webhook's path, a store's key."""
-    if name in URL_SETTINGS:
-        return any(_secrets_of(str(value)))
-    if name == _RECEIVERS:
-        return any(_receiver_secrets(value))
-    return name == "spark_config" and isinstance(value, Mapping) and any(is_secret_name(str(key)) for key in value)
+    return any(_secrets_in({name: value}))
+
+
+def _secrets_in(values: Mapping[str, Any]) -> Iterator[str]:
+    for url in (values[name] for name in URL_SETTINGS if values.get(name) is not None):
+        yield from _secrets_of(str(url))
+    yield from _receiver_secrets(values.get(_RECEIVERS))
+    spark = values.get("spark_config")
+    if isinstance(spark, Mapping):
+        yield from (str(value) for name, value in spark.items() if is_secret_name(str(name)))
 
 
 def remember_secret(value: str) -> None:

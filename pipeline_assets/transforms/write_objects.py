@@ -40,7 +40,7 @@ class DayClusters:
         self._held: list[pa.RecordBatch] = []
         self._spill: tuple[IO[bytes], Any] | None = None
         """A nameless file, which the system frees with the process, and its batch writer."""
-        self.held_bytes = self.spilled_bytes = 0
+        self.held_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take rows of one project; yield those that need not be held back."""
@@ -90,7 +90,6 @@ class DayClusters:
             self._spill = file, pa.ipc.new_file(file, batch.schema)
         for run in _in_order(self._held):
             self._spill[1].write_batch(run)
-        self.spilled_bytes += self.held_bytes
         self._held, self.held_bytes = [], 0
 
 
