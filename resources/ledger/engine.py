@@ -182,10 +182,8 @@ def open_engine(url: str) -> Engine:
 
 
 def _version(connection: Connection) -> int | None:
-    if not sa.inspect(connection).has_table(SCHEMA.name):
-        return None
-    version = connection.execute(sa.select(SCHEMA.c.version)).scalar()
-    return None if version is None else int(version)
+    is_there = sa.inspect(connection).has_table(SCHEMA.name)
+    return connection.execute(sa.select(SCHEMA.c.version)).scalar() if is_there else None
 
 
 class Database:

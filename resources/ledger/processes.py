@@ -60,11 +60,8 @@ def place() -> str | None:
         pids = (_PROC / "self/ns/pid").readlink()
     except OSError:
         return None
-    try:
-        times = str((_PROC / "self/ns/time").readlink())
-    except OSError:
-        times = ""
-    return f"{boot} {pids} {times}"
+    times = _PROC / "self/ns/time"
+    return f"{boot} {pids} {times.readlink() if times.is_symlink() else ''}"
 
 
 def _stat(pid: int) -> list[str] | None:
