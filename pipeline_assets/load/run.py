@@ -28,6 +28,7 @@ from pipeline_assets.load.golden import record_comparison, take_golden
 from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport, merged
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.finality import too_narrow
+from pipeline_assets.load.unchanged import reports_of_nothing
 from pipeline_assets.tables.registry import (
     ALL_TABLES,
     AS_OF_TABLES,
@@ -67,6 +68,16 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     Raises PublishConflictError, with nothing published, if other writers keep changing the slices. `is_live`: attempt in a
     branch's name -> whether its run is alive (None: unknown); branches of dead runs are dropped.
     """
+    with lakehouse_failures("tables"):
+        unchanged = reports_of_nothing(runtime, request)
+    if unchanged is not None:
+        before_tables(runtime, request)
+        runtime.log("nothing is new: the days are final, and tables, deliveries and decisions are those on record")
+        run = _run_row(runtime, request, unchanged)
+        runtime.ledger.record_unchanged(request.run_id, run, request.tables, request.projects)
+        after_publish(runtime, request, unchanged)
+        yield from unchanged
+        return
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
     runtime.skew.steps.clear()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -26,7 +26,7 @@ from resources.ledger.outbox import GoldenTotals, Outbox, SetAsides
 from resources.ledger.processes import Processes
 from resources.ledger.queries import Queries, head
 from resources.ledger.rebuilds import Rebuilds, Recoveries, Strays
-from resources.ledger.schema import LAKE
+from resources.ledger.schema import LAKE, SLICES
 from resources.ledger.summaries import Summaries
 from resources.ledger.writing import LedgerWriting
 
@@ -136,6 +136,19 @@ class Ledger(Queries):
                 return False
             LedgerWriting(connection).record(changes, run_id)
         return True
+
+    def record_unchanged(
+        self, run_id: str, run: Mapping[str, Any], tables: Collection[str], projects: Collection[str]
+    ) -> None:
+        """Record a run over these tables and projects that found nothing to do, on the days of its row."""
+        c = SLICES.c
+        days = c.event_date.between(run["first_day"], run["last_day"])
+        is_theirs = (c.table_name.in_(tables), c.project_id.in_(projects), days)
+        is_published = c.verdict == Verdict.PUBLISHED.value
+        with self._write() as connection:
+            connection.execute(SLICES.update().where(*is_theirs, is_published).values(verdict=Verdict.UNCHANGED.value))
+            writing = LedgerWriting(connection)
+            writing.record_run(run_id, {**run, "snapshots": writing.record_cut(run_id, {})})
 
 
 def _is_within(batch: BatchKey, projects: Collection[str], first: date, last: date) -> bool:
