@@ -282,10 +282,6 @@ class Dimension:
         """Both tables, in topological order."""
         return (self.snapshot, self.validity)
 
-    def delivered_tables(self, settings: Settings) -> tuple[str, ...]:
-        """Keys of the tables that are read from landing; a delivery for any of them puts the dimension in use."""
-        return tuple(table.key for table in self.tables if table.reads_landing(settings))
-
     def intervals_are_delivered(self, settings: Settings) -> bool:
         """Whether intervals are delivered and not computed from snapshots."""
         return self.validity.reads_landing(settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import NamedTuple
@@ -38,19 +38,6 @@ class Fact(NamedTuple):
 def columns_of(wanted: Iterable[str]) -> tuple[str, ...]:
     """The columns of refined.events that these facts are computed from."""
     return tuple(dict.fromkeys(column for fact in wanted for column in FACTS[fact].reads))
-
-
-def event_facts(rows: pa.Table, rule: RevenueRule, wanted: Collection[str]) -> pa.Table:
-    """One row per event, in the order of `rows`, with the columns of the wanted facts (FACTS).
-
-    platform is `unknown` if absent or blank. A user is a number, else a text, else unknown. revenue is null if an event has none
-    or no number that fits; currency is null without revenue. claims_revenue: see `Money`.
-    """
-    columns: dict[str, pa.Array] = {}
-    for name, fact in FACTS.items():
-        if name in wanted:
-            columns |= fact.of({column: whole(rows.column(column)) for column in fact.reads}, rule)
-    return pa.Table.from_pydict(columns)
 
 
 def _platform(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Array]:
@@ -206,8 +193,15 @@ class SliceFold:
         return tuple(dict.fromkeys(fact for fold in self.folds.values() for fact in fold.facts))
 
     def narrow(self, rows: pa.Table) -> pa.Table:
-        """The facts of these events."""
-        return event_facts(rows, self.rule, self.facts)
+        """One row per event, in the order of `rows`, with the columns of the facts (FACTS).
+
+        platform is `unknown` if absent or blank. A user is a number, else a text, else unknown. revenue is null if an event has
+        none or no number that fits; currency is null without revenue. claims_revenue: see `Money`.
+        """
+        columns: dict[str, pa.Array] = {}
+        for fact in (FACTS[name] for name in self.facts):
+            columns |= fact.of({column: whole(rows.column(column)) for column in fact.reads}, self.rule)
+        return pa.Table.from_pydict(columns)
 
     def of(self, facts: Sequence[pa.Table]) -> dict[str, Folded]:
         """Key of a table -> its fold of these facts of one slice; empty without any."""

@@ -99,8 +99,10 @@ class Facts:
         projects = [*own_projects, ALL_PROJECTS] if any(map(is_dimension, days)) else own_projects
         records = {name: ledger.slices(name, projects, of) for name, of in days.items()}
         holds = {table.key: ledger.interventions.holds(table.key, own_projects) for table in tables}
-        dimensions = [table.dimension for table in tables if table.dimension is not None]
-        firsts = {name: ledger.first_day(name) for one in dimensions for name in one.delivered_tables(self.settings)}
+        of_dimensions = [one for table in tables if table.dimension is not None for one in table.dimension.tables]
+        # A delivery for any of them puts the dimension in use.
+        read = {one.key for one in of_dimensions if one.reads_landing(self.settings)}
+        firsts = {name: ledger.first_day(name) for name in read}
         return replace(
             self,
             records={**self.records, **records},

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline_assets.domain.revenue import NO_MONEY, Money, RevenueRule, long_of
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.transforms.fold import MONEY, event_facts
+from pipeline_assets.transforms.fold import MONEY, Fold, SliceFold, fold_daily_revenue
 
 RULE = RevenueRule.of(Settings())
 SALE = "[Amplitude] Revenue"
@@ -23,7 +23,7 @@ def _facts(*bags: str | None, event_type: str | None = SALE, rule: RevenueRule =
     rows = pa.table(
         {"event_type": pa.array([event_type] * len(bags), pa.string()), "event_properties": pa.array(bags, pa.string())}
     )
-    told: list[dict[str, Any]] = event_facts(rows, rule, (MONEY,)).to_pylist()
+    told: list[dict[str, Any]] = SliceFold({"": Fold((MONEY,), fold_daily_revenue)}, rule).narrow(rows).to_pylist()
     return told
 
 
