@@ -33,19 +33,16 @@ def reports_of_nothing(runtime: Runtime, request: LoadRequest) -> list[TableRepo
     is_special = request.is_read_again or request.accepted or any(one.key in request.tables for one in DIMENSION_TABLES)
     if is_special or not tables or any(ledger.head(one.key) is not None for one in DIMENSION_TABLES):
         return None
-    heads: dict[str, int] = {}
-    upstream = (name for table in tables for name in (*table.upstream, table.key))
-    for name in dict.fromkeys((*upstream, QUARANTINE.key)):
-        known = ledger.head(name)
-        if ledger.interventions.holds(name, projects) or (known is None and name != QUARANTINE.key):
-            return None
-        try:
-            heads[name] = lakehouse.head(table_by_key(name))
-        except LakehouseError:
-            # A table that lacks a column is completed by the load.
-            return None
-        if known not in (None, Head(heads[name])):
-            return None
+    known = {name: ledger.head(name) for table in tables for name in (*table.upstream, table.key)}
+    if None in known.values() or any(ledger.interventions.holds(name, projects) for name in known):
+        return None
+    try:
+        heads = {name: lakehouse.head(table_by_key(name)) for name in (*known, QUARANTINE.key)}
+    except LakehouseError:
+        # A table that lacks a column is completed by the load.
+        return None
+    if any(head != Head(heads[name]) for name, head in known.items()):
+        return None
     near = slices_to_look_at(ledger, settings, projects, request.days)
     wide = frozenset(neighbourhood(near, settings.dedupe_window_days))
     days = {key.event_date for key in wide}
