@@ -14,8 +14,7 @@ from benchmarks.scale.sizes import HOURS, SHARDS, Size
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from resources.landing.bucket import Bucket
-from resources.landing.place import Listed
+from resources.landing.bucket import Bucket, Listed
 from resources.landing.store import LandingStore
 
 _PAGE = 1_000

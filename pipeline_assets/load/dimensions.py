@@ -43,7 +43,7 @@ from pipeline_assets.load.staleness.facts import Facts, counts_on_record, judgin
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
 from pipeline_assets.tables.table import Dimension, Table
 from pipeline_assets.transforms.snapshot_rows import HISTORY, digests_by_day, read_objects
-from resources.landing.place import Listed
+from resources.landing.bucket import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 

@@ -42,7 +42,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import DERIVED, measures_of
-from resources.landing.place import Listed
+from resources.landing.bucket import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 

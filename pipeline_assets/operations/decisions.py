@@ -23,7 +23,7 @@ from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS, OPTIONAL_TABLES, RESTORABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from resources.landing.place import Listed
+from resources.landing.bucket import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 

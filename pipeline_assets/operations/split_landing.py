@@ -20,7 +20,7 @@ from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.gzip_lines import BadObjectError, blocks, decompress
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
-from resources.landing.place import Listed
+from resources.landing.bucket import Listed
 from resources.landing.store import LandingStore
 
 AFTER_MARKER = timedelta(hours=1)

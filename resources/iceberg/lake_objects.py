@@ -22,8 +22,7 @@ from pipeline_assets.domain import errors
 from pipeline_assets.domain.machine import sync
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
-from resources.landing.bucket import Bucket
-from resources.landing.place import landing_errors
+from resources.landing.bucket import Bucket, landing_errors
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

@@ -22,7 +22,7 @@ from obstore.store import LocalStore
 from pipeline_assets.domain.deliveries import Oddity
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.machine import IN_MEMORY_BYTES, a_spool_on_disk
-from resources.landing.place import Listed
+from resources.landing.bucket import Listed
 
 _STEP_BYTES = 1024**2
 _STAGED_NAME = re.compile(r"[0-9a-f]{32}")

@@ -22,9 +22,8 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import KeyStem, ObjectKeys
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
-from resources.landing.bucket import Bucket
+from resources.landing.bucket import Bucket, Listed, landing_errors
 from resources.landing.folder import Folder
-from resources.landing.place import Listed, landing_errors
 
 if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource

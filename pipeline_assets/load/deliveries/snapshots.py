@@ -15,7 +15,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Source
 from pipeline_assets.formats.snapshot_lines import SnapshotPart, folder_of, parse_name
 
 if TYPE_CHECKING:
-    from resources.landing.place import Listed
+    from resources.landing.bucket import Listed
     from resources.landing.store import LandingStore
     from resources.ledger.store import Ledger
 

@@ -33,7 +33,7 @@ from pipeline_assets.orchestration.runtime import production_ledger
 from pipeline_assets.orchestration.specs import landing_assets
 from resources.export_api import _told as told_by_vendor
 from resources.iceberg.errors import first_line
-from resources.landing.place import _short as landing_errors_short
+from resources.landing.bucket import _short as landing_errors_short
 from resources.ledger.changes import Changes
 from resources.spark.session import catalog_config, engine_config, spark_resource
 

@@ -44,9 +44,8 @@ from resources.failpoints import Failpoint
 from resources.landing import bucket as landing_places
 from resources.landing import folder as landing_folder
 from resources.landing import store as landing_store
-from resources.landing.bucket import Bucket
+from resources.landing.bucket import Bucket, Listed
 from resources.landing.folder import Folder
-from resources.landing.place import Listed
 from resources.landing.store import LandingStore, each_at_once
 from tests.support.s3 import a_server_that_answers
 
