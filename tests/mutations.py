@@ -75,7 +75,7 @@ MUTATIONS = [Mutation(*one) for one in (
      "        draft.replace(target)", "        draft.chmod(0o644)\n        draft.replace(target)",
      "tests/unit/inspection/test_metrics.py::test_figures_and_page_have_the_rights_that_the_umask_leaves"),
     (1, "a slice built again is added to what is there", "resources/iceberg/lakehouse.py",
-     "placed.writeTo(target).overwrite(slices_condition(table, slices))", "placed.writeTo(target).append()",
+     "placed.writeTo(target).overwrite(metadata.slices_condition(table, slices))", "placed.writeTo(target).append()",
      "tests/scenarios/test_extending.py::test_an_aggregate_of_a_users_own"),
     (1, "files of a slice built again are added to those that are there", "resources/iceberg/staging.py",
      "self._commit(table, java, branch, old, change.files)", "self._commit(table, java, branch, (), change.files)",

@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from resources.failpoints import Failpoint, failpoint
+from resources.iceberg import metadata
 from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest, lost_at_rest, lost_slices
 from resources.iceberg.errors import again
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, require_own_lake
-from resources.iceberg.metadata import (
-    Commit,
-    JavaTables,
-    SliceFiles,
-    ancestry,
-    by_slice,
-    slices_condition,
-    with_missing,
-)
 from resources.iceberg.slice_changes import SliceChanges
-from resources.iceberg.staging import PREFIX, Branches, IsLive, TableFiles, branch_of
-from resources.iceberg.upkeep import KEPT_PROPERTIES, add_columns, begin_history, create_table, require_columns
+from resources.iceberg.staging import PREFIX, Branches, IsLive, TableFiles
+from resources.iceberg.upkeep import KEPT_PROPERTIES, prepare, require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,10 +43,7 @@ class Lakehouse:
     """The Iceberg tables of one catalog, written through branches and exact swaps of files."""
 
     def __init__(
-        self,
-        spark: SparkSession | Callable[[], SparkSession],
-        catalog_name: str,
-        at_rest: CatalogAtRest | None = None,
+        self, spark: SparkSession | Callable[[], SparkSession], catalog_name: str, at_rest: CatalogAtRest | None = None
     ) -> None:
         """Take a session with this catalog, or a function that starts one; `at_rest` answers until the session has started."""
         self._session, self._catalog = spark, at_rest
@@ -72,9 +61,9 @@ class Lakehouse:
         return self.engine
 
     @cached_property
-    def tables(self) -> JavaTables:
+    def tables(self) -> metadata.JavaTables:
         """The catalog's tables as Java objects."""
-        return JavaTables(self.spark, self.catalog_name)
+        return metadata.JavaTables(self.spark, self.catalog_name)
 
     @cached_property
     def branches(self) -> Branches:
@@ -104,34 +93,36 @@ class Lakehouse:
             if not self.knows(table):
                 hint = "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME"
                 raise LakehouseError(self.identifier(table), "the catalog knows no such table", hint)
-            self._require_columns(table)
-        snapshot = self.tables.current(table).currentSnapshot()
-        if snapshot is None:
-            reason = "was created and never written"
-            raise LakehouseError(self.identifier(table), reason, "Load days: tidemark load --help")
+            require_columns(self.tables, table)
+            self._known.add(table.key)
+        if (snapshot := self.tables.current(table).currentSnapshot()) is None:
+            hint = "Load days: tidemark load --help"
+            raise LakehouseError(self.identifier(table), "was created and never written", hint)
         return int(snapshot.snapshotId())
 
     def read(self, table: Table, snapshot_id: int) -> DataFrame:
         """Return the table as of a snapshot, also a staged one; a column that it lacked then is null."""
-        return with_missing(self.spark.read.option("versionAsOf", snapshot_id).table(self.identifier(table)), table)
+        rows = self.spark.read.option("versionAsOf", snapshot_id).table(self.identifier(table))
+        return metadata.with_missing(rows, table)
 
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None, held_in: str | None = None
-    ) -> dict[Slice, SliceFiles]:
+    ) -> dict[Slice, metadata.SliceFiles]:
         """Return the live files per slice; `held_in`: a column of days, for all files that may hold these projects and days."""
-        return by_slice(self.tables.files(self.tables.knowing(table, snapshot_id), snapshot_id, slices, held_in))
+        java = self.tables.knowing(table, snapshot_id)
+        return metadata.by_slice(self.tables.files(java, snapshot_id, slices, held_in))
 
     def column_bytes(
-        self,
-        table: Table,
-        snapshot_id: int,
-        slices: Collection[Slice],
-        columns: Collection[str],
-        held_in: str | None = None,
+        self, table: Table, snapshot_id: int, slices: Collection[Slice], columns: Collection[str], held_in: str | None
     ) -> int:
-        """Return the bytes of these columns in the files that `slice_files` returns, from metadata."""
+        """Return the bytes of these columns in the files that `slice_files` returns; a file without such sizes counts whole."""
         java = self.tables.knowing(table, snapshot_id)
-        return self.tables.column_bytes(java, snapshot_id, slices, columns, held_in)
+        ids = [field.fieldId() for name in columns if (field := java.schema().findField(name)) is not None]
+        total = 0
+        for file in self.tables.files(java, snapshot_id, slices, held_in).values():
+            sizes = file.columnSizes()
+            total += int(file.fileSizeInBytes()) if sizes is None else sum(sizes.get(number) or 0 for number in ids)
+        return total
 
     def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
         """Return main's slices among these that lost a data file -> the first such file."""
@@ -142,13 +133,13 @@ class Lakehouse:
         lost = lost_at_rest(resting, {key.event_date for key in slices})
         return {key: path for key, path in lost.items() if key in slices}
 
-    def commits(self, table: Table, since: int | None) -> list[Commit]:
+    def commits(self, table: Table, since: int | None) -> list[metadata.Commit]:
         """Return commits to main after the snapshot `since`, newest first; for None all kept ones."""
         return list(self.tables.commits(self.tables.current(table), since))
 
     def ancestry(self, table: Table) -> dict[int, datetime]:
         """Return the kept snapshots of main's history -> commit time, newest first."""
-        return ancestry(self.tables.current(table))
+        return metadata.ancestry(self.tables.current(table))
 
     def snapshot_ids(self, table: Table) -> frozenset[int]:
         """Return all kept snapshots of the table, staged ones included."""
@@ -160,9 +151,9 @@ class Lakehouse:
         """Raise LakehouseError or LedgerError unless warehouse, catalog, ledger and all tables' places are one lake."""
         if (at_rest := self._catalog) is not None:
             known = at_rest.namespace_properties(NAMESPACE)
-            if is_one_lake(settings, known, lambda: at_rest.outside(ours), purpose, ledger):
+            if is_one_lake(settings, known, partial(at_rest.outside, ours), purpose, ledger):
                 return
-        again(lambda: require_own_lake(self.tables, settings, ours, purpose, ledger))
+        again(partial(require_own_lake, self.tables, settings, ours, purpose, ledger))
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; creates nothing."""
@@ -182,13 +173,10 @@ class Lakehouse:
             and resting.columns >= {column.name for column in table.columns}
             and resting.properties.items() >= KEPT_PROPERTIES.items()
         )
-        if is_whole or table.key in self._ensured:
-            return
-        again(lambda: create_table(self.tables, table))
-        again(lambda: add_columns(self.tables, table))
-        self._require_columns(table)
-        again(lambda: begin_history(self.tables, table))
-        self._ensured.add(table.key)
+        if not is_whole and table.key not in self._ensured:
+            again(partial(prepare, self.tables, table))
+            self._known.add(table.key)
+            self._ensured.add(table.key)
 
     def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
         """Drop the branches of dead attempts; returns `table:branch` of each."""
@@ -200,17 +188,11 @@ class Lakehouse:
     def _at_rest(self, table: Table) -> TableAtRest | None:
         return None if self._catalog is None or self.engine is not None else self._catalog.table(table)
 
-    def _require_columns(self, table: Table) -> None:
-        require_columns(self.tables, table)
-        self._known.add(table.key)
-
     def stage(self, table: Table, base_id: int, attempt: str, write: Callable[[str], None]) -> Staged:
         """Create a branch at `base_id`, let `write` fill it by its SQL name, and return the staged snapshot."""
         branch = self.branches.create(table, attempt, base_id)
         try:
-            write(f"{self.identifier(table)}.branch_{branch}")
-            snapshot = self.tables.current(table).snapshot(branch)
-            staged = Staged(table, branch, base_id, int(snapshot.snapshotId()))
+            staged = self._filled(table, attempt, base_id, write)
         except BaseException:
             self.branches.drop(table, [branch])
             raise
@@ -221,41 +203,36 @@ class Lakehouse:
         """Let `write` change the attempt's branch, made at `base_id` and kept even after a failure; returns its new snapshot."""
         if self.branches.head(table, attempt) is None:
             self.branches.create(table, attempt, base_id)
+        staged = self._filled(table, attempt, base_id, write)
+        failpoint(Failpoint.AFTER_GREEN, table.key)
+        return staged
+
+    def _filled(self, table: Table, attempt: str, base_id: int, write: Callable[[str], None]) -> Staged:
         branch = self.branches.name(attempt)
         write(f"{self.identifier(table)}.branch_{branch}")
-        snapshot_id = self.branches.head(table, attempt)
-        if snapshot_id is None:
-            raise LakehouseError(table.key, f"somebody removed the branch {branch}", "Start the rebuild again")
-        failpoint(Failpoint.AFTER_GREEN, table.key)
+        if (snapshot_id := self.branches.head(table, attempt)) is None:
+            raise LakehouseError(table.key, f"somebody removed the branch {branch}", "Start it again")
         return Staged(table, branch, base_id, snapshot_id)
 
     def replace_slices(self, table: Table, target: str, slices: Collection[Slice], rows: DataFrame) -> None:
         """Write `rows` over exactly these slices of a branch; slices without rows become empty."""
         placed = rows.select(*[column.name for column in table.columns])
-        placed.writeTo(target).overwrite(slices_condition(table, slices))
+        placed.writeTo(target).overwrite(metadata.slices_condition(table, slices))
 
     def keep_rows(self, table: Table, target: str, slices: Collection[Slice], condition: str) -> None:
         """Rewrite these slices of a branch with only the rows that meet a SQL condition, all columns included."""
-        where = slices_condition(table, slices)
+        where = metadata.slices_condition(table, slices)
         rows = self.spark.read.table(target).where(where).where(condition)
         rows.writeTo(target).option("fanout-enabled", "false").overwrite(where)
 
     def join_files(self, table: Table, target: str, slices: Collection[Slice], small_bytes: int) -> None:
         """Join these slices' files on a branch that are smaller than `small_bytes` or have rows that delete files hide."""
         actions = self.tables.java_class("org.apache.iceberg.spark.actions.SparkActions")
-        joining = (
-            actions.get(self.spark._jsparkSession)
-            .rewriteDataFiles(self.tables.current(table))
-            .toBranch(branch_of(target))
-        )
-        options = {
-            "min-file-size-bytes": small_bytes,
-            "max-file-size-bytes": _ANY_BYTES,
-            "min-input-files": 2,
-            "delete-file-threshold": 1,
-        }
-        for name, value in options.items():
+        joining = actions.get(self.spark._jsparkSession).rewriteDataFiles(self.tables.current(table))
+        options = {"min-file-size-bytes": small_bytes, "max-file-size-bytes": _ANY_BYTES, "min-input-files": 2}
+        for name, value in (options | {"delete-file-threshold": 1}).items():
             joining = joining.option(name, str(value))
+        joining = joining.toBranch(target.rpartition(".branch_")[2])
         joining.filter(self.tables.expression(table.day_column, slices)).execute()
 
     def drop(self, staged: Staged) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from itertools import chain, takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -150,7 +151,12 @@ class JavaTables:
 
     def current(self, table: Table) -> Any:
         """Load the table with retries while the catalog is out of reach."""
-        return again(lambda: self.load(table))
+        return again(partial(self.load, table))
+
+    def metadata_files(self, java: Any) -> list[str]:
+        """Return the locations of the metadata files that a table's present one lists, and its own, oldest first."""
+        metadata = java.operations().current()
+        return [*(str(entry.file()) for entry in metadata.previousFiles()), str(metadata.metadataFileLocation())]
 
     def catalog(self) -> Any:
         """Return Iceberg's own Java catalog."""
@@ -186,28 +192,18 @@ class JavaTables:
         scan = java.newScan().useSnapshot(snapshot_id)
         if slices is not None:
             scan = scan.filter(self.expression(held_in or java.spec().fields().get(0).name(), slices))
-        files, deletes = LiveFiles(), {}
+        files, deletes = LiveFiles(), dict[str, Mapping[str, Any]]()
         with closing(scan.includeColumnStats().planFiles()) as tasks:
             for task in each(tasks):
                 file = task.file()
                 if slices is None or held_in is not None or slice_of(file) in slices:
                     files[str(file.location())] = file
                     if task.deletes().size():
-                        deletes[str(file.location())] = {_name(delete): delete for delete in each(task.deletes())}
+                        # One Puffin file may hold the deletion vectors of several data files.
+                        own = {f"{one.location()}#{one.contentOffset()}": one for one in each(task.deletes())}
+                        deletes[str(file.location())] = own
         files.deletes = deletes
         return files
-
-    def column_bytes(
-        self, java: Any, snapshot_id: int, slices: Collection[Slice], columns: Collection[str], held_in: str | None
-    ) -> int:
-        """Return the bytes of these columns in the files that `files` returns; a file without such sizes counts whole."""
-        ids = [field.fieldId() for name in columns if (field := java.schema().findField(name)) is not None]
-        total = 0
-        for file in self.files(java, snapshot_id, slices, held_in).values():
-            sizes = file.columnSizes()
-            of_columns = [0 if sizes is None else sizes.get(number) for number in ids]
-            total += int(file.fileSizeInBytes()) if sizes is None else sum(size or 0 for size in of_columns)
-        return total
 
     def expression(self, day_column: str, slices: Collection[Slice]) -> Any:
         """Return the slices as an Iceberg expression."""
@@ -261,11 +257,6 @@ def each(iterable: Any) -> Iterator[Any]:
     iterator = iterable.iterator()
     while iterator.hasNext():
         yield iterator.next()
-
-
-def _name(delete: Any) -> str:
-    # One Puffin file may hold the deletion vectors of several data files.
-    return f"{delete.location()}#{delete.contentOffset()}"
 
 
 def slice_of(file: Any) -> Slice:

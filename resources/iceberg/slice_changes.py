@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, make_url
 
-from pipeline_assets.domain.errors import (
-    LakehouseError,
-    LakehouseUnavailableError,
-    PublishConflictError,
-    SliceConflictError,
-    TidemarkError,
-    tries,
-)
+from pipeline_assets.domain import errors
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Slice
 from resources.failpoints import Failpoint, failpoint
@@ -66,10 +59,12 @@ class SliceChange:
 
     def lost(
         self, reason: str, hint: str = "It is looked at again", slices: Collection[Slice] = ()
-    ) -> SliceConflictError:
+    ) -> errors.SliceConflictError:
         """Return the error for slices that another writer changed; by default all of the change's."""
         lost = slices or self.slices
-        return SliceConflictError(_named(self.table, lost), reason, hint, {(self.table.key, key) for key in lost})
+        return errors.SliceConflictError(
+            _named(self.table, lost), reason, hint, {(self.table.key, key) for key in lost}
+        )
 
 
 def _named(table: Table, slices: Collection[Slice]) -> str:
@@ -167,22 +162,22 @@ class SliceChanges:
             found = self._tables.files(java, snapshot_id, chosen)
             if found.deletes:
                 reason = "had rows deleted by another program then"
-                raise LakehouseError(min(found.deletes), reason, "Choose another state")
+                raise errors.LakehouseError(min(found.deletes), reason, "Choose another state")
             files |= found
         self._require_there(files)
         return files
 
     def _require_there(self, paths: Collection[str]) -> None:
         if gone := gone_files(paths):
-            raise LakehouseError(min(gone), "is gone, so its rows cannot be restored", "Choose a later state")
+            raise errors.LakehouseError(min(gone), "is gone, so its rows cannot be restored", "Choose a later state")
 
     def next_state(self, change: SliceChange, run_id: str) -> Prepared:
         """Apply a change to main's head, in memory; raises SliceConflictError where main changed in a slice since the base."""
-        return self._tried(change, lambda: self._applied(self._tables.current(change.table), change, run_id))
+        return self._tried(change, run_id, self._applied)
 
     def prepare(self, change: SliceChange, run_id: str) -> Prepared:
         """Apply a change as `next_state` does, and write its metadata file."""
-        return self._tried(change, lambda: self._prepared(change, run_id))
+        return self._tried(change, run_id, self._prepared)
 
     def discard(self, prepared: Prepared) -> None:
         """Remove the metadata file of a discarded change; maintenance removes its manifests."""
@@ -192,12 +187,10 @@ class SliceChanges:
 
     def was_named(self, prepared: Prepared) -> bool:
         """Whether the catalog points at the prepared metadata file, or did earlier."""
-        metadata = self._tables.current(prepared.table).operations().current()
-        named = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
+        named = self._tables.metadata_files(self._tables.current(prepared.table))
         return prepared.is_written and prepared.after in named
 
-    def _prepared(self, change: SliceChange, run_id: str) -> Prepared:
-        java = self._tables.current(change.table)
+    def _prepared(self, java: Any, change: SliceChange, run_id: str) -> Prepared:
         state, operations = self._applied(java, change, run_id), java.operations()
         if state.metadata.changes().isEmpty():
             return replace(state, after=state.before)
@@ -236,7 +229,7 @@ class SliceChanges:
             operation.addRows(new[path])
         if change.files.names - change.files.keys() - old.names:
             reason = "was staged with delete files: another program set its table to merge-on-read meanwhile"
-            raise LakehouseError(change.subject, reason, "Load again, which resets that")
+            raise errors.LakehouseError(change.subject, reason, "Load again, which resets that")
         for delete in self._released(java, change):
             operation.removeDeletes(delete)
         kept = tables.java_list(sorted(old.keys() & new.keys()))
@@ -274,9 +267,9 @@ class SliceChanges:
             if before.names != change.former.names:
                 raise change.lost("another process compacted or removed its files during the publish")
 
-    def _tried(self, change: SliceChange, operation: Callable[[], Prepared]) -> Prepared:
+    def _tried(self, change: SliceChange, run_id: str, make: Callable[[Any, SliceChange, str], Prepared]) -> Prepared:
         try:
-            return again(operation)
+            return again(lambda: make(self._tables.current(change.table), change, run_id))
         except FAILURES as error:
             raise self._refusal(change, error) from error
 
@@ -316,7 +309,7 @@ class SliceChanges:
             committed = self._committed(change, publish_id, branch)
         if committed is None:
             reason = "main was set back over what was just published"
-            raise PublishConflictError(change.table.key, reason, "The load looks at the table again")
+            raise errors.PublishConflictError(change.table.key, reason, "The load looks at the table again")
         self._require_base_files(change, committed.parent_id)
         return committed
 
@@ -331,9 +324,8 @@ class SliceChanges:
     def commit_together(self, states: Sequence[Prepared]) -> None:
         """Commit states of several tables in one transaction of a REST catalog; raises PublishConflictError if one moved."""
         commit = self._tables.java_class("org.apache.iceberg.catalog.TableCommit")
-        name = self._tables.java_class("org.apache.iceberg.catalog.TableIdentifier")
         changed = [state for state in states if not state.metadata.changes().isEmpty()]
-        commits = [commit.create(name.parse(one.table.identifier), one.base, one.metadata) for one in changed]
+        commits = [commit.create(self._tables.name(one.table), one.base, one.metadata) for one in changed]
         if not commits:
             return
         try:
@@ -344,34 +336,30 @@ class SliceChanges:
 
     def _are_committed(self, states: Sequence[Prepared], *, may_be_at_work: bool) -> bool:
         moved = [state for state in states if not state.published.is_empty]
-        for _ in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
+        for _ in errors.tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
             snapshots = [self._tables.current(one.table).snapshot(one.published.snapshot_id) for one in moved]
             shown = [one.table.key for one, snapshot in zip(moved, snapshots, strict=True) if snapshot is not None]
             left = [one.table.key for one in moved if one.table.key not in shown]
             if shown and left:
-                reason = (
-                    f"committed {few(shown)} of one transaction and left {few(left)}: it does not keep transactions"
+                both = f"committed {few(shown)} of one transaction and left {few(left)}"
+                raise errors.LakehouseError(
+                    _SUBJECT, f"{both}: it does not keep transactions", f"{_SETTING}, then load again"
                 )
-                raise LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
             if shown:
                 return True
         return False
 
-    def _refusal_of_all(self, states: Sequence[Prepared], error: Exception) -> TidemarkError | Exception:
+    def _refusal_of_all(self, states: Sequence[Prepared], error: Exception) -> errors.TidemarkError | Exception:
         if _NOT_SERVED in str(error):
             reason = "does not commit several tables at once (POST /v1/{prefix}/transactions/commit)"
-            return LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
+            return errors.LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
         if is_unanswered(error):
             reason = f"the answer to a commit was lost, and the tables show nothing of it: {first_line(error)}"
-            return LakehouseUnavailableError(_SUBJECT, reason, "Load again; what was committed is found then")
-        others = [
-            one.table.key
-            for one in states
-            if str(self._tables.current(one.table).operations().current().metadataFileLocation()) != one.before
-        ]
-        if others:
+            return errors.LakehouseUnavailableError(_SUBJECT, reason, "Load again; what was committed is found then")
+        present = [self._tables.metadata_files(self._tables.current(one.table))[-1] for one in states]
+        if others := [one.table.key for one, file in zip(states, present, strict=True) if file != one.before]:
             reason = "another writer changed it meanwhile"
-            return PublishConflictError(few(others), reason, "Nothing was published; it is applied anew")
+            return errors.PublishConflictError(few(others), reason, "Nothing was published; it is applied anew")
         return failure(_SUBJECT, error) or error
 
 
@@ -397,7 +385,7 @@ def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepa
         new = {"metadata_location": one.after, "previous_metadata_location": one.before}
         if connection.execute(statement.values(new)).rowcount != 1:
             reason = "another writer moved its pointer meanwhile"
-            raise PublishConflictError(one.table.key, reason, "Nothing was published; load again")
+            raise errors.PublishConflictError(one.table.key, reason, "Nothing was published; load again")
 
 
 def share_a_database(ledger: str, catalog: str) -> bool:

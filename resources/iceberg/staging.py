@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 IsLive = Callable[[str], bool | None]
 """Whether the attempt that a branch is named after is running; None for an unknown attempt."""
 PREFIX = "tidemark_"
-_KEEPS = "_keep_"
+_KEEPS, _BRANCH = "_keep_", ".branch_"
 
 
 class Branches:
@@ -37,7 +36,7 @@ class Branches:
         """Create the attempt's branch at a snapshot, replacing one of the same name; returns its name."""
         name = self.name(attempt)
         self.drop(table, [name])
-        self._create(table, {name: snapshot_id})
+        self._set(table, {name: snapshot_id})
         return name
 
     def name(self, attempt: str) -> str:
@@ -51,14 +50,14 @@ class Branches:
 
     def drop(self, table: Table, names: Iterable[str]) -> None:
         """Drop branches; their snapshots stay until maintenance expires them."""
-        self._manage(table, names, lambda management, name: management.removeBranch(name), are_there=True)
+        self._set(table, dict.fromkeys(names))
 
     @contextmanager
     def keeping(self, table: Table, snapshot_ids: Collection[int], attempt: str) -> Iterator[None]:
         """Keep these snapshots of main by branches of the attempt meanwhile; raises LakehouseError where one has expired."""
         names = {f"{PREFIX}{attempt}{_KEEPS}{snapshot_id}": snapshot_id for snapshot_id in snapshot_ids}
         try:
-            self._create(table, names)
+            self._set(table, names)
         except FAILURES as error:
             java = self._tables.current(table)
             if all(java.snapshot(snapshot_id) is not None for snapshot_id in snapshot_ids):
@@ -78,12 +77,12 @@ class Branches:
     def dead(self, table: Table, is_live: IsLive) -> list[str]:
         """Return the branches of dead attempts; that of an unknown attempt counts once it is older than a day."""
         java, yesterday = self._tables.current(table), datetime.now(UTC) - YOUNGEST
-
-        def is_dead(name: str) -> bool:
-            lives = is_live(name.removeprefix(PREFIX))
-            return lives is False or (lives is None and self.was_there(java, name, yesterday))
-
-        return list(filter(is_dead, sorted(self._ours(java))))
+        lives = {name: is_live(name.removeprefix(PREFIX)) for name in sorted(self._ours(java))}
+        return [
+            name
+            for name, is_known in lives.items()
+            if is_known is False or (is_known is None and self.was_there(java, name, yesterday))
+        ]
 
     def sweep(self, tables: Iterable[Table], is_live: IsLive) -> list[str]:
         """Drop the branches of dead attempts; returns `table:branch` of each."""
@@ -116,16 +115,17 @@ class Branches:
         refs = java.refs()
         return {name: int(refs.get(name).snapshotId()) for name in each(refs.keySet()) if name.startswith(PREFIX)}
 
-    def _create(self, table: Table, names: Mapping[str, int]) -> None:
-        # An earlier try may have created it without an answer.
-        self._manage(table, names, lambda management, name: management.createBranch(name, names[name]), are_there=False)
+    def _set(self, table: Table, wanted: Mapping[str, int | None]) -> None:
+        """Create missing branches at their snapshots; drop those for None. An earlier try may have done so without an answer."""
 
-    def _manage(self, table: Table, names: Iterable[str], act: Callable[[Any, str], Any], *, are_there: bool) -> None:
         def change() -> None:
             java = self._tables.load(table)
-            due = [name for name in names if java.refs().containsKey(name) is are_there]
+            due = {name: at for name, at in wanted.items() if java.refs().containsKey(name) is (at is None)}
             if due:
-                reduce(act, due, java.manageSnapshots()).commit()
+                management = java.manageSnapshots()
+                for name, at in due.items():
+                    management = management.removeBranch(name) if at is None else management.createBranch(name, at)
+                management.commit()
 
         again(change)
 
@@ -171,11 +171,11 @@ class TableFiles:
 
     def append(self, table: Table, target: str, files: Iterable[str]) -> None:
         """Add files, described by `transforms.data_files.data_file`, to a branch in one commit; `target` is its SQL name."""
-        self._commit(table, self._tables.load(table), branch_of(target), (), files)
+        self._commit(table, self._tables.load(table), target.rpartition(_BRANCH)[2], (), files)
 
     def replace(self, table: Table, target: str, change: FileChange) -> None:
         """Replace files of a branch in one commit; raises LakehouseError where a file to remove is not on the branch."""
-        branch, java = branch_of(target), self._tables.load(table)
+        branch, java = target.rpartition(_BRANCH)[2], self._tables.load(table)
         held = self._tables.files(java, int(java.snapshot(branch).snapshotId()), {*change.whole, *change.gone})
         gone = {path for paths in change.gone.values() for path in paths}
         if lost := gone - held.keys():
@@ -198,8 +198,3 @@ class TableFiles:
             (operation.addFile if old else operation.appendFile)(file)
         operation.toBranch(branch)
         operation.commit()
-
-
-def branch_of(target: str) -> str:
-    """Return the branch that a table's SQL name ends with."""
-    return target.rpartition(".branch_")[2]

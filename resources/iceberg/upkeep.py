@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.errors import LakehouseError, tries
 from pipeline_assets.domain.retention import SnapshotAge
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
-from resources.iceberg.catalog_at_rest import (
-    MetadataFile,
-    base_name,
-    first_use,
-    is_hidden,
-    is_metadata,
-    read_metadata_files,
-)
+from resources.iceberg import catalog_at_rest
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
 from resources.iceberg.metadata import JavaTables, ancestry, committed_at, each
@@ -48,55 +41,56 @@ _PROPERTIES = {
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.25
 
 
-def create_table(tables: JavaTables, table: Table) -> None:
-    """Create the table where it is missing; raises LakehouseError where its location is in use."""
-    name = tables.identifier(table)
+def prepare(tables: JavaTables, table: Table) -> None:
+    """Create the table where it is missing, add its missing columns, begin its history and reset its properties.
+
+    Raises LakehouseError where its location is in use, or a column is missing still: none is added beside undeclared ones, nor
+    where rows carry hashes of their columns. Existing rows are null in a new column.
+    """
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         if tables.exists(table):
             break
         objects = LakeObjects(tables.place(table))
-        used = first_use(objects)
+        used = catalog_at_rest.first_use(objects)
         if used is None:
             _create(tables, table)
             break
         # Another process may be creating it: its files come before the catalog's entry.
         if is_last:
-            raise LakehouseError(
-                name,
-                f"is not known to the catalog, while its place holds files ({objects.url}/{used}), and nothing was touched",
-                "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME, or register what lies there: tidemark attach",
-            )
-    keep_properties(tables.load(table))
-
-
-def add_columns(tables: JavaTables, table: Table) -> None:
-    """Add missing columns, null in existing rows; not beside undeclared columns, nor where rows carry hashes of their columns."""
-    missing, may_be_added = _missing(tables, table)
-    if not missing or not may_be_added:
-        return
-    listed = ", ".join(f"`{column.name}` {column.type}" for column in missing)
-    try:
-        tables.spark.sql(f"ALTER TABLE {tables.identifier(table)} ADD COLUMNS ({listed})")
-    except FAILURES:
-        if _missing(tables, table)[0]:
-            raise
+            reason = f"is not known to the catalog, while its place holds files ({objects.url}/{used}), and nothing was touched"
+            hint = "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME, or register what lies there: tidemark attach"
+            raise LakehouseError(tables.identifier(table), reason, hint)
+    java = tables.load(table)
+    keep_properties(java)
+    missing, may_be_added = _missing(tables, java, table)
+    if missing and may_be_added:
+        listed = ", ".join(f"`{column.name}` {column.type}" for column in missing)
+        try:
+            tables.spark.sql(f"ALTER TABLE {tables.identifier(table)} ADD COLUMNS ({listed})")
+        except FAILURES:
+            if _missing(tables, tables.load(table), table)[0]:
+                raise
+    require_columns(tables, table)
+    # An empty snapshot, to read and to branch from. Several creators may each commit one, which does no harm. Spark would run a
+    # job for it; Iceberg's API does not.
+    if java.currentSnapshot() is None:
+        java.newFastAppend().commit()
 
 
 def require_columns(tables: JavaTables, table: Table) -> None:
     """Raise LakehouseError where the table lacks a declared column."""
-    missing, may_be_added = _missing(tables, table)
-    if not missing:
-        return
-    name = tables.identifier(table)
-    first = min(column.name for column in missing)
-    if may_be_added:
-        hint = "The next load adds it, null in the rows that are there; `tidemark rebuild` fills it"
-        raise LakehouseError(name, f"has no column {first} yet", hint)
-    raise LakehouseError(name, f"has no column {first}", "Point Tidemark at a warehouse of its own")
+    missing, may_be_added = _missing(tables, tables.load(table), table)
+    if missing:
+        reason = f"has no column {min(column.name for column in missing)}"
+        hint = "Point Tidemark at a warehouse of its own"
+        if may_be_added:
+            reason += " yet"
+            hint = "The next load adds it, null in the rows that are there; `tidemark rebuild` fills it"
+        raise LakehouseError(tables.identifier(table), reason, hint)
 
 
-def _missing(tables: JavaTables, table: Table) -> tuple[list[TableColumn], bool]:
-    present = tables.column_names(tables.load(table)).keys()
+def _missing(tables: JavaTables, java: Any, table: Table) -> tuple[list[TableColumn], bool]:
+    present = tables.column_names(java).keys()
     declared = {column.name for column in table.columns}
     missing = [column for column in table.columns if column.name not in present]
     may_be_added = present <= declared and not declared & set(HASH_COLUMNS)
@@ -111,14 +105,6 @@ def keep_properties(java: Any) -> None:
         reduce(lambda update, one: update.set(*one), differing, java.updateProperties()).commit()
 
 
-def begin_history(tables: JavaTables, table: Table) -> None:
-    """Commit an empty snapshot to a table without snapshots, to read and to branch from."""
-    java = tables.load(table)
-    # Several creators may each commit one, which does no harm. Spark would run a job for it; Iceberg's API does not.
-    if java.currentSnapshot() is None:
-        java.newFastAppend().commit()
-
-
 def _create(tables: JavaTables, table: Table) -> None:
     """By Iceberg's API: SQL analyses each statement as a query and commits the write order on its own."""
     catalog, name = tables.catalog(), tables.name(table)
@@ -127,14 +113,9 @@ def _create(tables: JavaTables, table: Table) -> None:
     schema = tables.java_class("org.apache.iceberg.spark.SparkSchemaUtil").convert(of_spark)
     spec = tables.java_class("org.apache.iceberg.PartitionSpec").builderFor(schema)
     order = tables.java_class("org.apache.iceberg.SortOrder").builderFor(schema)
-    for column in table.write_order:
-        order = order.asc(column)
-    building = (
-        catalog.buildTable(name, schema)
-        .withPartitionSpec(spec.identity(table.day_column).identity("project_id").build())
-        .withSortOrder(order.build())
-        .withLocation(tables.place(table))
-    )
+    order = reduce(lambda ordered, column: ordered.asc(column), table.write_order, order)
+    building = catalog.buildTable(name, schema).withSortOrder(order.build()).withLocation(tables.place(table))
+    building = building.withPartitionSpec(spec.identity(table.day_column).identity("project_id").build())
     for key, value in _PROPERTIES.items():
         building = building.withProperty(key, value)
     if not catalog.namespaceExists(name.namespace()):
@@ -164,7 +145,7 @@ class Below:
     files: tuple[LakeObject, ...]
     log: frozenset[str]
     """Base names of the current metadata file and of those that it lists."""
-    unknown: tuple[MetadataFile, ...]
+    unknown: tuple[catalog_at_rest.MetadataFile, ...]
     """Metadata files that are no predecessors of the current one."""
     needed: frozenset[str]
     """Base names of the files that a snapshot or its statistics need; no metadata files."""
@@ -210,11 +191,11 @@ class Upkeep:
                 if _NAMED not in str(error) or not named.intersection(wanted):
                     raise
                 wanted = [number for number in wanted if number not in named]
-            else:
-                after = set(map(base_name, self._needed(self._tables.load(table))))
-                gone = [path for path in before if base_name(path) not in after]
-                self.remove(table, gone)
-                return len(gone)
+                continue
+            after = set(map(catalog_at_rest.base_name, self._needed(self._tables.load(table))))
+            gone = [path for path in before if catalog_at_rest.base_name(path) not in after]
+            self.remove(table, gone)
+            return len(gone)
         return 0
 
     def _needed(self, java: Any) -> frozenset[str]:
@@ -246,22 +227,21 @@ class Upkeep:
         """List the files below the table's location, and compare them with the table's metadata."""
         location = str(self._tables.load(table).location())
         objects = LakeObjects(location)
-        listed = [file for file in objects.list() if not is_hidden(file.name)]
+        listed = [file for file in objects.list() if not catalog_at_rest.is_hidden(file.name)]
         # Load the table after the listing; otherwise files committed in between would look unknown.
         java = self._tables.load(table)
-        metadata = java.operations().current()
-        logged = [str(entry.file()) for entry in metadata.previousFiles()]
-        log = frozenset(map(base_name, [*logged, str(metadata.metadataFileLocation())]))
+        log = frozenset(map(catalog_at_rest.base_name, self._tables.metadata_files(java)))
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil").metadataFileLocations(java, True)
-        history = log.union(base_name(str(path)) for path in reachable)
-        unknown = [file for file in listed if is_metadata(file.name) and base_name(file.name) not in history]
+        history = log.union(catalog_at_rest.base_name(str(path)) for path in reachable)
+        of_metadata = (file for file in listed if catalog_at_rest.is_metadata(file.name))
+        unknown = [file for file in of_metadata if catalog_at_rest.base_name(file.name) not in history]
         return Below(
             location,
-            str(metadata.uuid()),
+            str(java.uuid()),
             tuple(listed),
             log,
-            tuple(read_metadata_files(objects, unknown)),
-            frozenset(map(base_name, self._needed(java))),
+            tuple(catalog_at_rest.read_metadata_files(objects, unknown)),
+            frozenset(map(catalog_at_rest.base_name, self._needed(java))),
         )
 
     def keep_properties(self, table: Table) -> None:
