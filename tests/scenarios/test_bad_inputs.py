@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.status import day_statuses
 from tests.support.builders import PROJECT, Outcome, Pipeline, a_pipeline, an_event, events_on
@@ -144,14 +143,9 @@ def _object(body: Callable[[bytes], bytes]) -> Callable[[date], Files]:
 
 def _a_refused_line(name: str, odd: Callable[[date], bytes], reason: str, hint: str = CORRECT) -> Case:
     return Case(
-        name=name,
-        build=_between(odd),
-        line=LineFate.QUARANTINED,
-        object=ObjectFate.READ_WITHOUT,
-        reasons={2: reason},
-        raw_lines=(1, 3),
-        hint=hint,
-    )
+        name=name, build=_between(odd), line=LineFate.QUARANTINED, object=ObjectFate.READ_WITHOUT, reasons={2: reason},
+        raw_lines=(1, 3), hint=hint,
+    )  # fmt: skip
 
 
 def _a_line_read(name: str, odd: Callable[[date], bytes], keeps: str, hint: str = NOTHING, **columns: Any) -> Case:
@@ -170,39 +164,26 @@ def _a_value_unread(name: str, column: str, text: str) -> Case:
 
 def _a_refused_object(name: str, build: Callable[[date], Files], reason: str, hint: str = EXPORT_AGAIN) -> Case:
     return Case(
-        name=name,
-        build=build,
-        line=LineFate.NOT_READ,
-        object=ObjectFate.QUARANTINED,
-        batch=BatchFate.REFUSED,
-        other_days=OtherDays.PROVISIONAL,
-        reasons={None: reason},
+        name=name, build=build, line=LineFate.NOT_READ, object=ObjectFate.QUARANTINED, batch=BatchFate.REFUSED,
+        other_days=OtherDays.PROVISIONAL, reasons={None: reason}, hint=hint,
         refusal=f"unreadable objects: 1, first {{key}}: {reason}",
-        hint=hint,
-    )
+    )  # fmt: skip
 
 
 def _an_event_sent_twice(name: str, keeps: str, **nulls: None) -> Case:
     """Line 2 twice: whichever identity is left must still find that it is one event."""
     return Case(
-        name=name,
-        build=lambda day: {_name(day): _body(_good(day, 1), *[_good(day, 2, **nulls)] * 2)},
-        raw_lines=(1, 2, 3),
-        refined_rows=2,
-        stored={2: dict(nulls), 3: dict(nulls)},
-        keeps=keeps,
-    )
+        name=name, build=lambda day: {_name(day): _body(_good(day, 1), *[_good(day, 2, **nulls)] * 2)},
+        raw_lines=(1, 2, 3), refined_rows=2, stored={2: dict(nulls), 3: dict(nulls)}, keeps=keeps,
+    )  # fmt: skip
 
 
 def _files_that_are_none(name: str, names: Callable[[date], list[str]], hint: str) -> Case:
     """Good bytes under a wrong name: only the name keeps them out."""
     return Case(
-        name=name,
-        build=lambda day: {file: _body(_good(day, number)) for number, file in enumerate(names(day), 1)},
-        line=LineFate.NOT_READ,
-        object=ObjectFate.NOT_LOADED,
-        hint=hint,
-    )
+        name=name, build=lambda day: {file: _body(_good(day, number)) for number, file in enumerate(names(day), 1)},
+        line=LineFate.NOT_READ, object=ObjectFate.NOT_LOADED, hint=hint,
+    )  # fmt: skip
 
 
 def _marker(day: date, hour: int) -> str:
@@ -221,53 +202,38 @@ OBJECT_CASES = [
     _a_refused_object("Zero bytes", _object(lambda _: b""), "empty_object"),
     _a_refused_object("Not gzip (plain JSON lines)", _object(gzip.decompress), "not_gzip"),
     _a_refused_object("CRC error", _object(lambda body: _flip(body, len(body) - 6)), "crc_error"),
-    _a_refused_object(
-        "Garbage behind the last gzip member", _object(lambda body: body + b"garbage"), "trailing_garbage"
-    ),
+    _a_refused_object("Garbage behind the last gzip member", _object(lambda body: body + b"garbage"), "trailing_garbage"),
     _a_refused_object(
         "Decompression bomb, beyond `max_object_bytes`",
-        lambda day: {_name(day): _body(_good(day)) + gzip.compress(b" " * (16 * MAX_OBJECT_BYTES), mtime=0)},
-        "object_too_large",
+        lambda day: {_name(day): _body(_good(day)) + gzip.compress(b" " * (16 * MAX_OBJECT_BYTES), mtime=0)}, "object_too_large",
         "If the object is genuine, raise `TIDEMARK_MAX_OBJECT_BYTES` and load the day again; else as for any unreadable object.",
     ),
     _a_refused_object(
         "No export: another gzip inside, a JSON array, HTML, UTF-16, Parquet, CSV, zip, another vendor's lines",
-        _object(lambda body: gzip.compress(body, mtime=0)),
-        "not_an_export",
+        _object(lambda body: gzip.compress(body, mtime=0)), "not_an_export",
     ),
     _a_refused_object(
         "Text that was cut within its last line, before it was compressed",
-        _object(lambda body: gzip.compress(gzip.decompress(body)[:-9], mtime=0)),
-        "cut_off",
+        _object(lambda body: gzip.compress(gzip.decompress(body)[:-9], mtime=0)), "cut_off",
     ),
     Case(
-        name="A quiet hour with one odd event",
-        build=lambda day: {_name(day): _body(_good(day, 1, event_time=None))},
-        line=LineFate.QUARANTINED,
-        object=ObjectFate.READ_WITHOUT,
-        reasons={1: "event_time_missing"},
-        hint=CORRECT,
+        name="A quiet hour with one odd event", build=lambda day: {_name(day): _body(_good(day, 1, event_time=None))},
+        line=LineFate.QUARANTINED, object=ObjectFate.READ_WITHOUT, reasons={1: "event_time_missing"}, hint=CORRECT,
     ),
     Case(
         name="gzip of several members",
         build=lambda day: {_name(day): _body(_good(day, 1), _good(day, 2)) + _body(_good(day, 3, city="Köln"))},
-        raw_lines=(1, 2, 3),
-        stored={1: {"city": None}, 3: {"city": "Köln"}},
-        keeps="all members",
+        raw_lines=(1, 2, 3), stored={1: {"city": None}, 3: {"city": "Köln"}}, keeps="all members",
     ),
     Case(
-        name="gzip padded with zero bytes",
-        build=_object(lambda body: body + b"\0" * 512),
-        raw_lines=(1, 2, 3),
+        name="gzip padded with zero bytes", build=_object(lambda body: body + b"\0" * 512), raw_lines=(1, 2, 3),
         keeps="as without the padding",
     ),
     Case(
-        name="Valid gzip without a line",
-        build=lambda day: {_name(day): gzip.compress(b"", mtime=0)},
-        line=LineFate.NONE,
+        name="Valid gzip without a line", build=lambda day: {_name(day): gzip.compress(b"", mtime=0)}, line=LineFate.NONE,
         keeps="an hour without events",
     ),
-]
+]  # fmt: skip
 
 LINE_CASES = [
     _a_refused_line("Bad JSON", lambda day: _good(day, 2)[:-30], "bad_json"),
@@ -466,16 +432,11 @@ IN_A_BUCKET = _files_that_are_none(
     "Key with `//` (in a bucket)", lambda day: [f"/{_name(day)}"], "Copy the object to a key without the empty segment."
 )
 EMPTY_LANDING = Case(
-    name="Project's folder missing or empty",
-    build=lambda _: {},
-    line=LineFate.NONE,
-    object=ObjectFate.NONE,
-    batch=BatchFate.REFUSED,
-    other_days=OtherDays.PROVISIONAL,
-    has_neighbour=False,
+    name="Project's folder missing or empty", build=lambda _: {}, line=LineFate.NONE, object=ObjectFate.NONE,
+    batch=BatchFate.REFUSED, other_days=OtherDays.PROVISIONAL, has_neighbour=False,
     refusal="no delivery at all, and the deadline has passed",
     hint="Check `TIDEMARK_LANDING_URL` and `TIDEMARK_PROJECTS`; have the vendor export the day again.",
-)
+)  # fmt: skip
 
 
 FIRST_DAY = date(2026, 2, 2)
@@ -499,26 +460,13 @@ LAST_DAY = CASE_DAYS[CASES[-1].name]
 NOW = datetime.combine(LAST_DAY + timedelta(days=1), time(12), UTC)
 
 
-@dataclass(frozen=True)
 class Found:
-    pipeline: Pipeline
-    run: Outcome
-    raw: list[dict[str, Any]]
-    quarantine: list[dict[str, Any]]
-    refined: list[dict[str, Any]]
-    log: str
-
-    @classmethod
-    def after(cls, p: Pipeline, run: Outcome) -> Found:
-        messages = [entry.user_message for entry in p.instance.all_logs(run.run_id)]
-        return cls(
-            p,
-            run,
-            p.rows("raw/regular_events"),
-            p.rows("raw/quarantine"),
-            p.rows("refined/events"),
-            "\n".join(messages),
+    def __init__(self, p: Pipeline, run: Outcome) -> None:
+        self.pipeline, self.run = p, run
+        self.raw, self.quarantine, self.refined = (
+            p.rows(table) for table in ("raw/regular_events", "raw/quarantine", "refined/events")
         )
+        self.log = "\n".join(entry.user_message for entry in p.instance.all_logs(run.run_id))
 
     def raw_rows(self, key: str) -> dict[int, dict[str, Any]]:
         rows = [row for row in self.raw if row["_object_key"] == key]
@@ -553,7 +501,7 @@ def bad_landing(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for day in PLAIN_DAYS:
             p.deliver(day, events_on(day, PLAIN_ROWS))
         p.now = NOW
-        yield Found.after(p, p.run(FIRST_DAY, LAST_DAY))
+        yield Found(p, p.run(FIRST_DAY, LAST_DAY))
 
 
 def _assert_quarantined_as_said(found: Found, case: Case, key: str, body: bytes) -> None:
@@ -599,7 +547,7 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
             assert f"{PROJECT}/{file} is not loaded" in found.log
             assert not found.raw_rows(f"{PROJECT}/{file}")
 
-    batch = p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
+    batch = p.batch(day)
     verdicts = {BatchFate.ACCEPTED: "accepted", BatchFate.REFUSED: "refused", BatchFate.WAITING: "waiting"}
     assert batch.verdict.value == verdicts[case.batch]
     assert case.refusal.replace("{key}", key) in (batch.reason or "")
@@ -677,39 +625,9 @@ def test_the_failure_names_each_refused_day_and_no_other(bad_landing: Found) -> 
 def test_loading_again_publishes_nothing_and_fails_nothing(bad_landing: Found) -> None:
     p = bad_landing.pipeline
     before = p.snapshots()
-    again = p.run(FIRST_DAY, LAST_DAY)
-    assert again.success, again.failure()
+    again = p.must_run(FIRST_DAY, LAST_DAY)
     assert p.snapshots() == before
     assert again.failed_checks() == bad_landing.run.failed_checks()
-
-
-def test_a_bad_hour_that_is_delivered_again_heals(pipeline: Any) -> None:
-    """Scenario: a published day gets a truncated hour and a bad line. Outcome: old state until whole ones come."""
-    p = pipeline()
-    broken, holed, plain = days = [FIRST_DAY + timedelta(days=shift) for shift in range(3)]
-    p.deliver(broken, events_on(broken, 2, prefix="before"), hour=9)
-    p.deliver(holed, [*events_on(holed, 4), b"{"])
-    p.deliver(plain, [*events_on(plain, 3), b"["])
-    assert p.run(broken, plain).success
-    p.deliver(broken, events_on(broken, 5), truncated=True)
-    assert not p.run(broken, plain).success
-    assert Counter(row["arrival_date"] for row in p.rows("raw/quarantine")) == {broken: 1, holed: 1, plain: 1}
-    assert [p.count("refined/events", day) for day in days] == [2, 4, 3]
-    assert [p.count("raw/regular_events", day) for day in days] == [2, 4, 3]
-
-    for day in (broken, holed):
-        p.deliver(day, events_on(day, 5))
-    healed = p.run(broken, plain)
-
-    assert healed.success, healed.failure()
-    assert not healed.failed_checks()
-    assert [(row["arrival_date"], row["reason"]) for row in p.rows("raw/quarantine")] == [(plain, "bad_json")]
-    for day in (broken, holed):
-        batch = p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
-        assert (batch.verdict.value, batch.reason) == ("accepted", None)
-        assert p.verdict("refined/events", day) == "published"
-    assert [p.count("refined/events", day) for day in days] == [7, 5, 3]
-    assert [p.count("raw/regular_events", day) for day in days] == [7, 5, 3]
 
 
 def test_a_key_with_an_empty_segment_hides_no_other(pipeline: Any, bucket: Any) -> None:
@@ -724,9 +642,8 @@ def test_a_key_with_an_empty_segment_hides_no_other(pipeline: Any, bucket: Any) 
     p.resources["landing"] = LandingStore.from_settings(p.settings, s3)
     for name, body in _files(IN_A_BUCKET, FIRST_DAY).items():
         bucket.put_object(Key=f"exports/{PROJECT}/{name}", Body=body)
-    run = p.run(FIRST_DAY)
-    assert run.success, run.failure()
-    _assert_fate(Found.after(p, run), IN_A_BUCKET, FIRST_DAY)
+    run = p.must_run(FIRST_DAY)
+    _assert_fate(Found(p, run), IN_A_BUCKET, FIRST_DAY)
 
 
 def test_an_empty_landing_is_refused_and_changes_nothing(pipeline: Any) -> None:
@@ -736,17 +653,16 @@ def test_an_empty_landing_is_refused_and_changes_nothing(pipeline: Any) -> None:
     for day in (FIRST_DAY, FIRST_DAY + timedelta(days=1)):
         run = p.load(day)
         assert not run.success
-        found = Found.after(p, run)
+        found = Found(p, run)
         _assert_fate(found, EMPTY_LANDING, day)
         assert not found.raw
         assert not found.quarantine
-        batch = p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
+        batch = p.batch(day)
         assert "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS" in (batch.hint or "")
         assert p.snapshots() == (snapshots or p.snapshots())
         snapshots = p.snapshots()
         (p.landing / PROJECT).mkdir(exist_ok=True)
-    again = p.load(FIRST_DAY)
-    assert again.success, again.failure()
+    p.must_load(FIRST_DAY)
     assert p.snapshots() == snapshots
 
 

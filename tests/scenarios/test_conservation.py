@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -15,37 +15,27 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_assets.domain.identity import RawRow, RowFate, outcomes
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.slices import Digest, Source
 from sample_export.account import REASONS, ExportAccount
 from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
-from tests.support.builders import Pipeline, a_pipeline
+from tests.support.builders import RAW_AND_REFINED, Pipeline, a_pipeline
+from tests.support.reference import fates, raw_row
 
 pytestmark = pytest.mark.slow
 
 SPEC = ExportSpec(
-    first_day=date(2026, 2, 2),
-    days=4,
-    events_per_day=120,
-    hours=(0, 1, 8, 13, 22, 23),
-    late_share=0.05,
-    tail_share=0.005,
-    delivery_duplicate_share=0.1,
-    send_duplicate_share=0.1,
-    moved_share=0.4,
-    bad_lines_per_day=3,
-    blank_lines_per_day=4,
-    lost_days=(date(2026, 2, 3),),
-    lost_share=0.1,
-)
+    first_day=date(2026, 2, 2), days=4, events_per_day=120, hours=(0, 1, 8, 13, 22, 23), late_share=0.05,
+    tail_share=0.005, delivery_duplicate_share=0.1, send_duplicate_share=0.1, moved_share=0.4, bad_lines_per_day=3,
+    blank_lines_per_day=4, lost_days=(date(2026, 2, 3),), lost_share=0.1,
+)  # fmt: skip
 DAYS = SPEC.arrival_days
 RECOVERY = Recovery(first_day=DAYS[1], last_day=DAYS[2], corrected_share=0.3)
 
-ArrivalKey = tuple[str, str, date]
-"""(source, project, arrival day)."""
-SliceKey = tuple[str, date]
-"""(project, event day)."""
+Key = tuple[Any, ...]
+"""(source, project, arrival day), with figures named as in LINES; or (project, event day), as in ROWS."""
+ARRIVAL, SLICE = 3, 2
 LINES = ("lines", "rows", "quarantined", "blank")
 ROWS = ("raw", "refined", *REASONS)
 
@@ -55,10 +45,7 @@ class Witness:
     """Figures of one place, independent of the others; figures it cannot know are absent."""
 
     name: str
-    arrivals: Mapping[ArrivalKey, Mapping[str, int]]
-    """Figures named as in LINES."""
-    slices: Mapping[SliceKey, Mapping[str, int]]
-    """Figures named as in ROWS."""
+    figures: Mapping[Key, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -66,33 +53,20 @@ class Moment:
     witnesses: tuple[Witness, ...]
     account: ExportAccount
 
-    @property
-    def arrivals(self) -> list[ArrivalKey]:
-        return sorted({key for witness in self.witnesses for key in witness.arrivals})
+    def keys(self, length: int) -> list[Key]:
+        return sorted({key for witness in self.witnesses for key in witness.figures if len(key) == length})
 
-    @property
-    def slices(self) -> list[SliceKey]:
-        return sorted({key for witness in self.witnesses for key in witness.slices})
-
-    def said_of_arrival(self, key: ArrivalKey, figure: str) -> dict[str, int]:
-        return _said(figure, {witness.name: (witness.arrivals, key) for witness in self.witnesses})
-
-    def said_of_slice(self, key: SliceKey, figure: str) -> dict[str, int]:
-        return _said(figure, {witness.name: (witness.slices, key) for witness in self.witnesses})
-
-
-def _said(figure: str, asked: Mapping[str, tuple[Mapping[Any, Mapping[str, int]], Any]]) -> dict[str, int]:
-    return {
-        name: known[key].get(figure, 0) if key in known else 0
-        for name, (known, key) in asked.items()
-        if any(figure in figures for figures in known.values())
-    }
+    def said(self, key: Key, figure: str) -> dict[str, int]:
+        return {
+            witness.name: witness.figures.get(key, {}).get(figure, 0)
+            for witness in self.witnesses
+            if any(figure in figures for figures in witness.figures.values())
+        }
 
 
 def the_objects(landing: Path) -> Witness:
     """The bytes, by gzip and json alone; slices have the number of rows to file."""
-    arrivals: defaultdict[ArrivalKey, Counter[str]] = defaultdict(Counter)
-    slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
+    found: defaultdict[Key, Counter[str]] = defaultdict(Counter)
     for path in landing.rglob("*.json.gz"):
         prefix, day, _ = path.name.split("_")
         project, is_backfill = prefix.removesuffix("-backfill"), prefix.endswith("-backfill")
@@ -102,10 +76,10 @@ def the_objects(landing: Path) -> Witness:
         for line in lines:
             event_day = _event_day(line)
             kind = "rows" if event_day else "quarantined" if line.strip() else "blank"
-            arrivals[arrival].update(("lines", kind))
+            found[arrival].update(("lines", kind))
             if event_day:
-                slices[project, event_day]["raw"] += 1
-    return Witness("objects", arrivals, slices)
+                found[project, event_day]["raw"] += 1
+    return Witness("objects", found)
 
 
 def _event_day(line: bytes) -> date | None:
@@ -116,13 +90,14 @@ def _event_day(line: bytes) -> date | None:
 
 
 def the_exporter(account: ExportAccount) -> Witness:
-    arrivals = {key: {name: getattr(counts, name) for name in LINES} for key, counts in account.arrivals.items()}
-    slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
-    for (project, day), count in account.events.items():
-        slices[project, day].update({"refined": count, "raw": count})
+    found: defaultdict[Key, Counter[str]] = defaultdict(Counter)
+    for key, counts in account.arrivals.items():
+        found[key].update({name: getattr(counts, name) for name in LINES})
+    for key, count in account.events.items():
+        found[key].update({"refined": count, "raw": count})
     for (project, day, reason), count in account.duplicates.items():
-        slices[project, day].update({reason: count, "raw": count})
-    return Witness("exporter", arrivals, slices)
+        found[project, day].update({reason: count, "raw": count})
+    return Witness("exporter", found)
 
 
 def the_tables(pipeline: Pipeline) -> Witness:
@@ -133,8 +108,7 @@ def the_tables(pipeline: Pipeline) -> Witness:
     catalog = SqlCatalog(
         settings.catalog_name, uri=settings.catalog_url, warehouse=f"file://{Path(settings.warehouse_url)}"
     )
-    arrivals: defaultdict[ArrivalKey, Counter[str]] = defaultdict(Counter)
-    slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
+    found: defaultdict[Key, Counter[str]] = defaultdict(Counter)
     try:
         raw = {
             source: catalog.load_table(f"raw.{source.value}_events").scan().to_arrow().to_pylist() for source in Source
@@ -145,59 +119,35 @@ def the_tables(pipeline: Pipeline) -> Witness:
         catalog.close()
     for source, rows in raw.items():
         for row in rows:
-            arrivals[source.value, row["project_id"], row["_arrival_date"]]["rows"] += 1
+            found[source.value, row["project_id"], row["_arrival_date"]]["rows"] += 1
     for row in quarantine:
-        arrivals[row["source"], row["project_id"], row["arrival_date"]]["quarantined"] += 1
+        found[row["source"], row["project_id"], row["arrival_date"]]["quarantined"] += 1
     for row in refined:
-        slices[row["project_id"], row["event_date"]]["refined"] += 1
-    collected = [_raw_row(source, row) for source, rows in raw.items() for row in rows]
-    for row, outcome in _outcomes(collected, settings.source_precedence, settings.dedupe_window_days):
-        figures = slices[row.project_id, row.event_date]
+        found[row["project_id"], row["event_date"]]["refined"] += 1
+    collected = [raw_row(source, row, _content(row)) for source, rows in raw.items() for row in rows]
+    for row, outcome in fates(collected, settings):
+        figures = found[row.project_id, row.event_date]
         figures.update(("raw", "winner" if outcome is RowFate.WINNER else outcome.value))
-    for key, figures in slices.items():
+    for key, figures in found.items():
         assert figures.pop("winner", 0) == figures["refined"], f"{key}: other winners than rows in refined"
-    return Witness("tables", arrivals, slices)
+    return Witness("tables", found)
 
 
-def _raw_row(source: Source, row: Mapping[str, Any]) -> RawRow:
+def _content(row: Mapping[str, Any]) -> tuple[int, int]:
     delivered = [row[name] for name in sorted(row) if not name.startswith("_") or name == "_extra"]
     content = hashlib.sha256(repr(delivered).encode()).digest()
-    return RawRow(
-        row["project_id"],
-        row["event_date"],
-        source,
-        row["_object_key"],
-        row["_line_number"],
-        (row["app"], row["device_id"]),
-        row["insert_id"],
-        row["uuid"],
-        row["server_upload_time"],
-        row["processed_time"],
-        (int.from_bytes(content[:8]), int.from_bytes(content[8:16])),
-    )
-
-
-def _outcomes(
-    rows: Iterable[RawRow], precedence: Sequence[Source], dedupe_window_days: int
-) -> Iterator[tuple[RawRow, RowFate]]:
-    """Event by event, because the rule compares every row with every other."""
-    by_key: defaultdict[tuple[object, ...], list[RawRow]] = defaultdict(list)
-    for row in rows:
-        by_key[row.key].append(row)
-    for same in by_key.values():
-        yield from zip(same, outcomes(same, precedence, dedupe_window_days), strict=True)
+    return int.from_bytes(content[:8]), int.from_bytes(content[8:16])
 
 
 def the_ledger(pipeline: Pipeline) -> Witness:
     """The records in plain SQL; where one figure is recorded several times, all must agree."""
-    arrivals: defaultdict[ArrivalKey, Counter[str]] = defaultdict(Counter)
-    slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
-    filed, digests, published = Counter[ArrivalKey](), Counter[SliceKey](), Counter[SliceKey]()
+    found: defaultdict[Key, Counter[str]] = defaultdict(Counter)
+    filed, digests, published = Counter[Key](), Counter[Key](), Counter[Key]()
     with pipeline.ledger.engine.connect() as connection:
         for row in _select(connection, "deliveries"):
             if row["is_accepted"]:
                 key = row["source"], row["project_id"], date.fromisoformat(row["arrival_date"])
-                arrivals[key].update({name: row[name] for name in LINES})
+                found[key].update({name: row[name] for name in LINES})
         for row in _select(connection, "batch_days"):
             rows = Digest.parse(row["digest"]).rows
             filed[row["source"], row["project_id"], date.fromisoformat(row["arrival_date"])] += rows
@@ -209,12 +159,12 @@ def the_ledger(pipeline: Pipeline) -> Witness:
             if row["table_name"].startswith("raw/"):
                 published[key] += rows
             if row["table_name"] == "refined/events":
-                found = {reason: int(figures.get(reason, 0)) for reason in REASONS}
-                slices[key].update({"raw": int(figures.get("raw_rows", 0)), "refined": rows, **found})
-    assert filed == {key: figures["rows"] for key, figures in arrivals.items()}, "batch days and deliveries differ"
+                reasons = {reason: int(figures.get(reason, 0)) for reason in REASONS}
+                found[key].update({"raw": int(figures.get("raw_rows", 0)), "refined": rows, **reasons})
+    assert filed == {key: figures["rows"] for key, figures in found.items() if len(key) == ARRIVAL}, "deliveries differ"
     assert digests == published, "batch days and raw slices differ"
-    assert published == {key: figures["raw"] for key, figures in slices.items()}, "raw and refined slices differ"
-    return Witness("ledger", arrivals, slices)
+    assert published == {key: figures["raw"] for key, figures in found.items() if len(key) == SLICE}, "refined differs"
+    return Witness("ledger", found)
 
 
 def _select(connection: sa.Connection, table: str) -> list[Mapping[str, Any]]:
@@ -229,15 +179,15 @@ def _moment(pipeline: Pipeline, account: ExportAccount) -> Moment:
 @pytest.fixture(scope="module")
 def moments(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Moment]]:
     """Four days in two runs, the second with facts of the first's days; then a recovery of two days that lost events."""
-    with a_pipeline(spark, tmp_path_factory.mktemp("conservation"), projects=SPEC.projects, local_bytes=0) as p:
+    with a_pipeline(
+        spark, tmp_path_factory.mktemp("conservation"), projects=SPEC.projects, local_bytes=0, only=RAW_AND_REFINED
+    ) as p:
         write_export(SPEC, p.landing)
         for first, last in (DAYS[:2], DAYS[2:]):
-            run = p.load(first, last)
-            assert run.success, run.failure()
+            p.must_load(first, last)
         regular = _moment(p, account_of(SPEC))
         write_recovery(SPEC, p.landing, RECOVERY.first_day, RECOVERY.last_day, corrected_share=RECOVERY.corrected_share)
-        run = p.load(RECOVERY.first_day, RECOVERY.last_day, source=Source.BACKFILL)
-        assert run.success, run.failure()
+        p.must_load(RECOVERY.first_day, RECOVERY.last_day, source=Source.BACKFILL)
         yield {"regular": regular, "recovered": _moment(p, account_of(SPEC, RECOVERY))}
 
 
@@ -248,10 +198,10 @@ at_both_moments = pytest.mark.parametrize("name", ["regular", "recovered"])
 def test_every_line_is_a_row_quarantined_or_blank(moments: dict[str, Moment], name: str) -> None:
     """Outcome: per source and arrival day the parts add up to the lines, and all four witnesses agree."""
     moment = moments[name]
-    sources = {source for source, _, _ in moment.arrivals}
+    sources = {source for source, _, _ in moment.keys(ARRIVAL)}
     assert sources == ({"regular"} if name == "regular" else {"regular", "backfill"})
-    for key in moment.arrivals:
-        said = {figure: moment.said_of_arrival(key, figure) for figure in LINES}
+    for key in moment.keys(ARRIVAL):
+        said = {figure: moment.said(key, figure) for figure in LINES}
         for figure, counts in said.items():
             assert len(set(counts.values())) == 1, f"{key}: {figure} is {counts}"
             assert len(counts) >= 3, f"too few witnesses of {figure}"
@@ -265,8 +215,8 @@ def test_every_row_is_an_event_or_a_duplicate_with_a_reason(moments: dict[str, M
     """Scenario: rows delivered twice, sent twice, moved, late, recovered. Outcome: raw rows = events + duplicates."""
     moment = moments[name]
     occurred = Counter[str]()
-    for key in moment.slices:
-        said = {figure: moment.said_of_slice(key, figure) for figure in ROWS}
+    for key in moment.keys(SLICE):
+        said = {figure: moment.said(key, figure) for figure in ROWS}
         for figure, counts in said.items():
             assert len(set(counts.values())) == 1, f"{key}: {figure} is {counts}"
             assert len(counts) == (4 if figure == "raw" else 3), f"other witnesses of {figure} than expected: {counts}"
@@ -274,7 +224,7 @@ def test_every_row_is_an_event_or_a_duplicate_with_a_reason(moments: dict[str, M
         assert counts["raw"] == sum(counts[figure] for figure in ROWS[1:]), f"{key}: {counts}"
         occurred.update(counts)
     assert min(occurred[figure] for figure in ROWS) > 0, f"not every reason occurs, so nothing is shown: {occurred}"
-    assert min(day for _, day in moment.slices) < DAYS[0], "no fact is late enough to be older than the export"
+    assert min(day for _, day in moment.keys(SLICE)) < DAYS[0], "no fact is late enough to be older than the export"
 
 
 def test_a_recovery_brings_back_what_was_lost_and_adds_nothing_else(moments: dict[str, Moment]) -> None:
