@@ -14,9 +14,9 @@ import pytest
 
 from pipeline_assets.domain.machine import MOST_TEXT_BYTES
 from pipeline_assets.domain.settings import Settings
-from resources import failpoints
 from resources.failpoints import Failpoint
-from tests.support.builders import Pipeline, an_event, events_on
+from tests.support.builders import Pipeline, an_event, events_on, sent_again
+from tests.support.points import watching
 from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
@@ -49,11 +49,8 @@ def watched(p: Pipeline) -> Iterator[Seen]:
         return {int(job.jobId()) for job in found if _TASKS in str(job.name())}
 
     before = jobs()
-    failpoints.watch(look)
-    try:
+    with watching(look):
         yield seen
-    finally:
-        failpoints.watch()
     seen.jobs = len(jobs() - before)
 
 
@@ -78,13 +75,12 @@ def test_both_forms_make_the_same_tables(pipeline: Any) -> None:
         with watched(p) as seen:
             for day in DAYS:
                 p.deliver(day, [*events_on(day, 20), *([b"{bad"] if day == DAYS[0] else [])])
-            assert p.load(*DAYS).success
-            moved = {**events_on(DAYS[0], 20)[3], "event_time": f"{DAYS[1]} 11:00:00.000000", "uuid": "moved"}
-            moved["server_upload_time"] = moved["processed_time"] = f"{DAYS[1]} 12:00:00.000000"
+            p.must_load(*DAYS)
+            moved = sent_again(events_on(DAYS[0], 20)[3], DAYS[1], to=DAYS[1], uuid="moved")
             late = an_event(insert_id="late", uuid="late", event_time=f"{DAYS[0]} 23:00:00.000000", amplitude_id=999)
             p.deliver(DAYS[1], [moved, late, events_on(DAYS[0], 20)[5], b"[]"], hour=15)
             p.deliver(DAYS[0], [*events_on(DAYS[0], 20), b"{bad"])
-            assert p.load(DAYS[1]).success
+            p.must_load(DAYS[1])
         require_known(p)
         assert (len(set(seen.read_here)), seen.jobs > 0) == ((3, False) if local_bytes else (0, True))
         told.append((p.digests(), _bad(p)))

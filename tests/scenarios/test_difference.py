@@ -13,10 +13,10 @@ from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.load.build import refined
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.events import RAW_TABLES, REFINED_EVENTS
-from resources import failpoints
 from resources.failpoints import Failpoint
 from tests.scenarios.test_random_histories import require_lineage
-from tests.support.builders import PROJECT, Loaded, Pipeline, events_on
+from tests.support.builders import PROJECT, RAW_AND_REFINED, Loaded, Pipeline, events_on
+from tests.support.points import once
 from tests.support.random_exports import DAYS
 from tests.support.reference import raw_rows, refined_rows, require_known, winners
 from tests.support.world import SOON
@@ -26,7 +26,7 @@ REFINED = REFINED_EVENTS.key
 
 
 def _load(p: Pipeline, day: date) -> Loaded:
-    done = p.load(day, tables=(*(table.key for table in RAW_TABLES.values()), REFINED))
+    done = p.load(day)
     # Where raw refuses, refined waits and does not equal raw.
     assert all(one.verdict.is_good for one in done.outcomes("raw/regular_events")), done.failure()
     return done
@@ -37,7 +37,7 @@ def test_only_days_with_files_of_another_format_pass_through_spark(
 ) -> None:
     """Scenario: another program rewrites one raw day of three in Avro; late facts, duplicates and a moved event come
     for all. Outcome: refined follows raw, in our Parquet files; the other days do not pass through Spark's rows."""
-    p, days = pipeline(), DAYS[:3]
+    p, days = pipeline(only=RAW_AND_REFINED), DAYS[:3]
     for day in days:
         p.deliver(day, events_on(day, 30), hour=1)
     p.reports(days[0], days[-1])
@@ -80,7 +80,7 @@ def _written(p: Pipeline) -> set[Path]:
 def test_equal_rows_under_other_names_write_nothing(pipeline: Any) -> None:
     """Scenario: a day comes under other names, then under the other prefix; its regular objects go; late facts come.
     Outcome: equal rows write nothing; the first fact adds its row alone; the second renames the rows' origins."""
-    p = pipeline()
+    p = pipeline(only=RAW_AND_REFINED)
     p.now = SOON
     day = DAYS[0]
     hours = {hour: events_on(day, 20, prefix=f"h{hour}") for hour in (1, 2)}
@@ -121,7 +121,7 @@ def test_equal_rows_under_other_names_write_nothing(pipeline: Any) -> None:
 
 def test_an_object_in_another_line_order_is_named_anew_with_the_next_change(pipeline: Any) -> None:
     """Scenario: an object's lines are reordered. Outcome: refined takes the new lines with the next late fact."""
-    p = pipeline()
+    p = pipeline(only=RAW_AND_REFINED)
     day = DAYS[0]
     lines = events_on(day, 20)
     p.deliver(day, lines, hour=1)
@@ -140,7 +140,7 @@ def test_an_object_in_another_line_order_is_named_anew_with_the_next_change(pipe
 
 def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
     """Scenario: other programs join, then delete files under a load. Outcome: the load notices and builds again."""
-    p = pipeline(publish_attempts=3)
+    p = pipeline(publish_attempts=3, only=RAW_AND_REFINED)
     day = DAYS[0]
     p.deliver(day, events_on(day, 30), hour=1)
     _load(p, day)
@@ -154,17 +154,12 @@ def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
         p.deliver(day, events_on(day, 3, prefix=hand), hour=number)
         met: list[int] = []
 
-        def meddle(point: Failpoint, _: str, statement: str = statement, met: Any = met) -> None:
-            if point is Failpoint.BEFORE_PUBLISH and not met:
-                met.append(len(p.lakehouse.commits(REFINED_EVENTS, None)))
-                p.spark.sql(statement)
+        def meddle(statement: str = statement, met: list[int] = met) -> None:
+            met.append(len(p.lakehouse.commits(REFINED_EVENTS, None)))
+            p.spark.sql(statement)
 
-        failpoints.watch(meddle)
-        try:
+        with once(Failpoint.BEFORE_PUBLISH, meddle):
             outcome = _load(p, day).outcome(REFINED, day)
-        finally:
-            failpoints.watch()
-
         assert outcome.verdict.value == "published", hand
         # The foreign commit, then ours, with none between.
         ours = [commit.run_id is not None for commit in p.lakehouse.commits(REFINED_EVENTS, None)]

@@ -17,13 +17,11 @@ from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
-from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rollback import RollbackRequest, plan
 from pipeline_assets.tables.events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
-from resources.landing.store import LandingStore
 from resources.ledger.schema import SLICES
-from tests.support.builders import PROJECT, events_on
+from tests.support.builders import PROJECT, RAW_AND_REFINED, events_on
 
 pytestmark = pytest.mark.slow
 DAY, NEXT, OTHER = date(2026, 2, 2), date(2026, 2, 3), "10002"
@@ -73,11 +71,11 @@ def _delete_files(p: Any, key: str) -> int:
 
 
 def _two_projects(pipeline: Any) -> Any:
-    p = pipeline(projects=(PROJECT, OTHER))
+    p = pipeline(projects=(PROJECT, OTHER), only=RAW_AND_REFINED)
     for project in (PROJECT, OTHER):
         for day in (DAY, NEXT):
             p.deliver(day, events_on(day, 30, app=int(project)), project=project)
-    assert p.load(DAY, NEXT).success
+    p.must_load(DAY, NEXT)
     return p
 
 
@@ -94,12 +92,10 @@ def test_deleted_rows_come_back_from_the_recorded_files_and_are_counted(pipeline
     assert hidden.keys() == {REFINED, RAW}
     undo = RollbackRequest((REFINED,), (PROJECT,), DAY, DAY, 1, "a look", "preview")
     with pytest.raises(LakehouseError, match="delete files hide rows of it"):
-        plan(Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings), undo, is_preview=True)
+        plan(p.runtime, undo, is_preview=True)
     assert p.count(REFINED) == 120 - 2 - 4
 
-    run = p.load(NEXT)
-
-    assert run.success, run.failure()
+    p.must_load(NEXT)
     assert (p.count(REFINED), p.count(RAW)) == (120, 120)
     assert p.digests() == before
     assert p.files(REFINED, DAY) == files
@@ -152,5 +148,5 @@ def test_other_files_are_replaced_from_inputs_and_landing_and_a_day_that_landing
     assert "deliveries missing from landing: 1" in (batch.reason or "")
 
     p.deliver(NEXT, events_on(NEXT, 30, app=int(OTHER)), project=OTHER)
-    assert p.load(NEXT).success
+    p.must_load(NEXT)
     assert p.digests() == before

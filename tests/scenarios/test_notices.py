@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from pipeline_assets.definitions import build_defs
 from pipeline_assets.inspection.changes import changes_since
 from pipeline_assets.orchestration.events import CHANGED, REFRESH
-from resources.failpoints import Failpoint, watch
+from resources.failpoints import Failpoint
 from tests.support.builders import PROJECT, an_event, events_on
+from tests.support.points import die, once
 from tests.support.webhook import SECRET, Webhook, a_webhook
 
 pytestmark = pytest.mark.slow
@@ -30,23 +29,8 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
         yield webhook
 
 
-@contextmanager
-def dying_before_notices() -> Iterator[None]:
-    """The process ends between recording a notice and sending it."""
-
-    def die(point: Failpoint, _: str) -> None:
-        if point is Failpoint.BEFORE_NOTICES:
-            raise RuntimeError("killed")
-
-    watch(die)
-    try:
-        yield
-    finally:
-        watch()
-
-
 def _tick(p: Any) -> str:
-    definitions = build_defs(p.settings)
+    definitions = p.definitions()
     with dg.build_sensor_context(instance=p.instance, definitions=definitions) as context:
         return str(definitions.resolve_sensor_def("notices").evaluate_tick(context).skip_message)
 
@@ -61,7 +45,7 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     p = pipeline(notify_urls=(webhook.url,))
     began = datetime.now(UTC)
     p.deliver(DAY, events_on(DAY, 120))
-    assert p.run(DAY).success
+    p.must_run(DAY)
     assert webhook.requests == 0, "a first build changes nothing that anybody read"
 
     late = an_event(
@@ -69,9 +53,7 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     )
     key = p.deliver(LATER_DAY, [*events_on(LATER_DAY, 5), late], hour=15)
     webhook.answer_next(500)
-    run = p.run(LATER_DAY)
-
-    assert run.success, run.failure()
+    run = p.must_run(LATER_DAY)
     (body,) = webhook.taken
     assert body["run"] == run.run_id
     assert _of(body["notices"]) == [("change", table, str(DAY)) for table in (USERS, COUNTS, EVENTS)]
@@ -87,7 +69,7 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     assert CHANGED not in run.metadata(EVENTS, LATER_DAY)
 
     p.deliver(DAY, events_on(DAY, 60))
-    with dying_before_notices():
+    with once(Failpoint.BEFORE_NOTICES, die):
         assert not p.run(DAY).success
     (pending,) = p.ledger.outbox.recorded_since(began)[3:]
     assert len(webhook.taken) == 1
@@ -101,7 +83,7 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     reason = "a test device"
     accepted = {f"{table}:{DAY}/{PROJECT}": reason for table in (EVENTS, COUNTS, USERS, "aggregates/daily_revenue")}
     webhook.answer_next(404)
-    assert p.run(DAY, accept=accepted).success
+    p.must_run(DAY, accept=accepted)
     assert len(webhook.taken) == 2
     with p.ledger.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE tidemark_receivers SET failed_at = '2026-01-01T00:00:00+00:00'")
@@ -115,28 +97,8 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     assert (end["refusal"], end["verdict"], reason in end["accepted_reason"]) == (refusal["id"], "published", True)
 
     number = next(one.number for one in p.ledger.publications(EVENTS) if one.digest_after.rows == 121)
-    rolled_back = (
-        build_defs(p.settings)
-        .resolve_job_def("rollback")
-        .execute_in_process(
-            run_config={
-                "ops": {
-                    "roll_back": {
-                        "config": {
-                            "from": str(DAY),
-                            "to": str(DAY),
-                            "back_to": str(number),
-                            "reason": "it was right",
-                            "tables": [COUNTS],
-                        }
-                    }
-                }
-            },
-            instance=p.instance,
-            raise_on_error=False,
-        )
-    )
-    assert rolled_back.success
+    back_to = {"from": str(DAY), "to": str(DAY), "back_to": str(number), "reason": "it was right", "tables": [COUNTS]}
+    assert p.run_job("rollback", "roll_back", back_to).success
     (back,) = webhook.taken[3]["notices"]
     assert back["measures"]["events"] == {"before": 61, "after": 121}
     assert (back["cause"], back["accepted_reason"], back["deliveries"]) == ("rollback", "it was right", [])

@@ -23,13 +23,12 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.operations.rebuild_swap import swap
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
-from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.iceberg.upkeep import Upkeep
 from resources.publishing import Promise, promise_of
 from tests.scenarios.test_rebuild import start
 from tests.support.builders import events_on
-from tests.support.points import OF_TABLE_BY_TABLE
+from tests.support.points import OF_TABLE_BY_TABLE, watching
 from tests.support.reader import Seen, a_reader
 from tests.support.shell import Done, OfPipeline
 
@@ -60,27 +59,6 @@ def test_importing_the_definitions_does_no_io() -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, "-c", _IMPORT], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-@pytest.mark.slow
-def test_pyiceberg_opens_every_table(pipeline: Any) -> None:
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    p = pipeline()
-    p.deliver(DAY, [*events_on(DAY, 5), b"{broken"])
-    assert p.load(DAY).success
-    catalog = SqlCatalog(
-        p.settings.catalog_name, uri=p.settings.catalog_url, warehouse=f"file://{p.settings.warehouse_url}"
-    )
-    rows = {
-        table.key: catalog.load_table(table.identifier).scan().to_arrow().num_rows
-        for table in ALL_TABLES
-        if p.spark.catalog.tableExists(p.lakehouse.identifier(table))
-    }
-    catalog.close()
-    assert rows.keys() == {table.key for table in ALL_TABLES}
-    assert rows["raw/regular_events"] == rows["refined/events"] == 5
-    assert rows["raw/quarantine"] == 1
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +111,7 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
     runs = []
     for count in (5, 9):
         p.deliver(DAY, events_on(DAY, count))
-        done = p.load(DAY)
-        assert done.success
+        done = p.must_load(DAY)
         runs.append(done.run_id)
     told = [json.loads(_shell(p, *words, "--json").stdout) for words in (("--run", runs[0][:13]), ())]
     assert [one["run_id"] for one in told] == runs
@@ -157,14 +134,17 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
         assert gone.returncode == 1
         assert f"refined/events: the snapshot {expired}" in gone.stderr
         assert "has expired" in gone.stderr
-    assert _shell(p, "--engine", "spark").returncode == 0
+    OfPipeline(p).must("snapshots", "--engine", "spark")
 
 
 @pytest.mark.slow
 def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(
     pipeline: Any, duck: duckdb.DuckDBPyConnection
 ) -> None:
-    """Outcome: after a load, a rebuild and a rollback DuckDB's printed lines give the rows that PyIceberg reads."""
+    """Outcome: after a load, a rebuild and a rollback DuckDB's printed lines give the rows that PyIceberg reads, which
+    opens every table."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
     p = pipeline()
     events = events_on(DAY, 5)
     events[0]["event_properties"] = {"$revenue": 2.5, "amount": 4, "currency": "EUR"}
@@ -178,7 +158,13 @@ def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(
         assert by_duckdb.keys() == {name.replace("/", ".") for name in cut["snapshots"]}
         return by_duckdb
 
-    assert p.load(DAY).success
+    p.must_load(DAY)
+    catalog = SqlCatalog(
+        p.settings.catalog_name, uri=p.settings.catalog_url, warehouse=f"file://{p.settings.warehouse_url}"
+    )
+    with closing(catalog):
+        rows = {one.key: catalog.load_table(one.identifier).scan().to_arrow().num_rows for one in ALL_TABLES}
+    assert (rows["raw/regular_events"], rows["refined/events"], rows["raw/quarantine"]) == (5, 5, 1)
     loaded, then = seen(), datetime.now(UTC)
     assert len(loaded["raw.regular_events"]) == len(loaded["refined.events"]) == 5
     assert "Decimal('2.5" in str(loaded["aggregates.daily_revenue"])
@@ -194,12 +180,9 @@ def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(
 
 
 _PUBLISHING = {
-    Failpoint.BEFORE_PUBLISH,
-    Failpoint.AFTER_APPLY,
-    Failpoint.IN_TRANSACTION,
-    Failpoint.AFTER_PUBLISH,
+    Failpoint.BEFORE_PUBLISH, Failpoint.AFTER_APPLY, Failpoint.IN_TRANSACTION, Failpoint.AFTER_PUBLISH,
     *OF_TABLE_BY_TABLE,
-}
+}  # fmt: skip
 
 
 def _seen_beside_a_publish(pipeline: Callable[..., Any], **settings: Any) -> tuple[Promise, Seen]:
@@ -214,11 +197,8 @@ def _seen_beside_a_publish(pipeline: Callable[..., Any], **settings: Any) -> tup
     p.deliver(next_day, events_on(DAY, 12, prefix="late"), hour=20)
     p.deliver(next_day, events_on(next_day, 11, prefix="recovered"), hour=21, source=Source.BACKFILL)
     with a_reader(p.settings.model_dump()) as ask:
-        failpoints.watch(lambda point, _: ask() if point in _PUBLISHING else None)
-        try:
+        with watching(lambda point, _: ask() if point in _PUBLISHING else None):
             p.reports(DAY, next_day)
-        finally:
-            failpoints.watch()
         assert p.count("refined/events") == 11 + 10 + 12 + 11
         return promise_of(p.settings), ask()
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,12 @@ from pipeline_assets.domain.records import InputDay
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.inspection.replay import choose, derived_table, replay
 from pipeline_assets.inspection.replay_result import Keys, Replay, ReplayBasis, ReplayResult, lines_of
-from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.events import REGULAR_EVENTS
-from resources.landing.store import LandingStore
 from resources.ledger.schema import PUBLICATIONS
-from tests.support.builders import PROJECT, Pipeline, an_event, events_on
+from tests.support.builders import PROJECT, RAW_AND_REFINED, Pipeline, an_event, events_on, sent_again
 from tests.support.shell import OfPipeline
+from tests.support.upkeep import grow_old, maintained
 
 pytestmark = pytest.mark.slow
 DAY, NEXT, FAR = date(2026, 2, 2), date(2026, 2, 3), date(2026, 2, 12)
@@ -34,13 +31,9 @@ RAW, REFINED, REVENUE = "raw/regular_events", "refined/events", "aggregates/dail
 THEN, NOW = ReplayBasis.AS_PUBLISHED, ReplayBasis.CURRENT
 
 
-def _runtime(p: Pipeline) -> Runtime:
-    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
-
-
 def _replay(p: Pipeline, table: str, basis: ReplayBasis, number: int | None = None, samples: int = 0) -> Replay:
     (chosen,) = choose(p.ledger.publications(table), table, DAY, (PROJECT,), number)
-    done = replay(_runtime(p), derived_table(table), chosen, basis, samples)
+    done = replay(p.runtime, derived_table(table), chosen, basis, samples)
     print("\n".join(lines_of(done)), "\n")
     return done
 
@@ -87,23 +80,14 @@ def _files(p: Pipeline, snapshot_id: int) -> list[Path]:
     return sorted((Path(path.removeprefix("file:")) for path in paths), key=lambda path: -path.stat().st_size)
 
 
-def _forty_days_pass(p: Pipeline) -> None:
-    old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
-    for path in Path(p.settings.warehouse_url).rglob("*"):
-        os.utime(path, (old, old))
-    later = datetime.now(UTC) + timedelta(days=40)
-    assert list(maintain(_runtime(p), "upkeep", later, lambda _: False, is_dry_run=False))
-
-
 def test_publications_are_computed_again_and_every_difference_has_its_cause(pipeline: Any) -> None:
     """Scenario: replays after late facts, a move, a correction; other settings, a rollback, expiry, lost files.
     Outcome: kept inputs give the digest; with today's inputs each difference has its delivery or setting, key and
     measure; changed or lost inputs are named, never equal; nothing is written."""
-    p: Pipeline = pipeline()
+    p: Pipeline = pipeline(only=(*RAW_AND_REFINED, REVENUE))
     p.deliver(DAY, events_on(DAY, 40))
     p.deliver(NEXT, events_on(NEXT, 40))
-    run = p.run(DAY, NEXT)
-    assert run.success
+    run = p.must_run(DAY, NEXT)
     pins = {RAW, "raw/backfill_events"}
     assert {part.split(" ")[0] for part in run.metadata(REFINED, DAY)["built_from"].split("; ")} == pins
     late = [
@@ -115,12 +99,11 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
         )
         for n in range(3)
     ]
-    again = {"server_upload_time": f"{NEXT} 12:00:00.000000", "processed_time": f"{NEXT} 12:00:01.000000"}
-    moved = {**events_on(DAY, 40)[3], **again, "uuid": "again", "event_time": f"{NEXT} 00:10:00.000000"}
-    dearer = {**events_on(DAY, 40)[10], **again, "event_properties": {"$revenue": 20, "currency": "EUR"}}
+    moved = sent_again(events_on(DAY, 40)[3], NEXT, to=NEXT, at="00:10", uuid="again")
+    dearer = sent_again(events_on(DAY, 40)[10], NEXT, event_properties={"$revenue": 20, "currency": "EUR"})
     p.deliver(NEXT, [*late, moved], hour=12)
     p.deliver(DAY, [dearer], hour=23)
-    assert p.run(DAY, NEXT).success
+    p.must_run(DAY, NEXT)
     before = p.history(), len(p.ledger.publications())
     (first, second), (first_revenue, _) = _numbers(p, REFINED), _numbers(p, REVENUE)
 
@@ -175,7 +158,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     assert (p.history(), len(p.ledger.publications())) == before
 
     # Rolled back: the first publication with its inputs.
-    roll_back(_runtime(p), RollbackRequest((REFINED,), (PROJECT,), DAY, NEXT, first, "why", "run-back"))
+    roll_back(p.runtime, RollbackRequest((REFINED,), (PROJECT,), DAY, NEXT, first, "why", "run-back"))
     back = _replay(p, REFINED, THEN)
     assert back.is_equal
     assert back.publication.cause.text == "rollback"
@@ -183,8 +166,9 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     # Expired snapshots: content that another snapshot holds serves, other content is gone.
     pinned = p.lakehouse.head(REGULAR_EVENTS)
     p.deliver(FAR, events_on(FAR, 5))
-    assert p.run(FAR, tables=[RAW]).success
-    _forty_days_pass(p)
+    p.must_run(FAR, tables=[RAW])
+    grow_old(p)
+    maintained(p)
     gone = _replay(p, REFINED, THEN, first)
     assert (gone.result, gone.replayed) == (ReplayResult.IMPOSSIBLE, None)
     assert "has expired, and no snapshot that is kept is known to have these rows" in gone.causes[0]

@@ -11,20 +11,15 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.drill.sandbox import scratch
-from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.publishing import Promise, promise_of
 from tests.support.builders import events_on
+from tests.support.points import die, once
 from tests.support.reference import require_known
 from tests.support.rest_catalog import TRANSACTIONS, a_rest_catalog
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
-
-
-def _dies_after_the_commit(point: Failpoint, _: str) -> None:
-    if point is Failpoint.AFTER_COMMIT:
-        raise RuntimeError("it dies here")
 
 
 def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
@@ -35,12 +30,11 @@ def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db")
         assert promise_of(p.settings) is Promise.TABLE_BY_TABLE
         p.deliver(DAY, events_on(DAY, 10))
-        run = p.load(DAY)
-        assert run.success, run.failure()
+        p.must_load(DAY)
         assert p.count("refined/events", DAY) == 10
         assert any(request == "POST /v1/namespaces/refined/tables/events" for request in asked)
         snapshots = p.snapshots()
-        assert p.load(DAY).success
+        p.must_load(DAY)
         assert p.snapshots() == snapshots
         assert p.verdict("refined/events", DAY) == "unchanged"
         with (
@@ -62,18 +56,14 @@ def test_a_load_that_dies_between_catalog_and_ledger_is_found_by_the_next(pipeli
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db", catalog_transactions=True)
         assert promise_of(p.settings) is Promise.TABLES_TOGETHER
         p.deliver(DAY, events_on(DAY, 10))
-        run = p.run(DAY)
-        assert run.success, run.failure()
+        p.must_run(DAY)
         assert asked.count(f"POST {TRANSACTIONS}") == 1
         require_known(p)
 
         p.deliver(DAY, events_on(DAY, 5, prefix="late"), shard=2)
         before = [record.number for record in p.ledger.publications()]
-        failpoints.watch(_dies_after_the_commit)
-        try:
+        with once(Failpoint.AFTER_COMMIT, die):
             died = p.run(DAY)
-        finally:
-            failpoints.watch()
         assert "it dies here" in died.failure()
         reader = RestCatalog("lake", uri=url)
         assert reader.load_table("refined.events").scan().count() == 15
@@ -81,7 +71,7 @@ def test_a_load_that_dies_between_catalog_and_ledger_is_found_by_the_next(pipeli
         assert sum(counted["events"].to_pylist()) == 15
         assert [record.number for record in p.ledger.publications()] == before
 
-        assert p.run(DAY).success
+        p.must_run(DAY)
         require_known(p)
         assert p.count("refined/events", DAY) == 15
         added = [record for record in p.ledger.publications() if record.number not in before]

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.settings import Completeness
+from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration import sensor_requests
 from pipeline_assets.orchestration.assets import Clock
@@ -32,11 +32,18 @@ class Sensors:
     p: Pipeline
     cursors: dict[str, str | None] = field(default_factory=dict)
     launched: set[str] = field(default_factory=set)
+    _built: tuple[Settings, dg.RepositoryDefinition] | None = None
+
+    def repository(self) -> dg.RepositoryDefinition:
+        """Of the present settings."""
+        if self._built is None or self._built[0] != self.p.settings:
+            self._built = self.p.settings, build_defs(self.p.settings).get_repository_def()
+        return self._built[1]
 
     def tick(self, name: str, when: str, *, minutes: int = 0) -> Any:
-        """One evaluation, so many minutes after the last; `when` is the situation, for the table that `-s` prints."""
+        """One evaluation, so many minutes after the last; `when` is the situation, which `-s` prints."""
         self.p.now += timedelta(minutes=minutes)
-        repository = build_defs(self.p.settings).get_repository_def()
+        repository = self.repository()
         resources = {"landing": LandingStore.from_settings(self.p.settings), "clock": Clock(self.p.now)}
         sensor = repository.get_sensor_def(name)
         needed = {key: resources[key] for key in sensor.required_resource_keys}
@@ -48,14 +55,11 @@ class Sensors:
         keys = {str(request.run_key) for request in found.run_requests or []}
         assert not keys & self.launched, "the daemon would launch nothing: it knows the key"
         self.launched |= keys
-        tags = [request.tags for request in found.run_requests or []]
-        runs = ", ".join(f"{one[START]}..{one[END]} ({one['tidemark/reason']})" for one in tags)
-        print(f"| {name} | {when} | {found.skip_message or 'requests'} | {runs or 'none'} |")
+        print(name, when, found.skip_message, [request.tags for request in found.run_requests or []], sep=": ")
         return found
 
     def job_of(self, name: str) -> Any:
-        definitions = build_defs(self.p.settings, clock=Clock(self.p.now), **self.p.resources)
-        return definitions.resolve_job_def(definitions.get_repository_def().get_sensor_def(name).job_name)
+        return self.p.definitions().resolve_job_def(self.repository().get_sensor_def(name).job_name)
 
     def requested(self, name: str, when: str, *, minutes: int = 0) -> list[tuple[date, date]]:
         requests = self.tick(name, when, minutes=minutes).run_requests
@@ -67,12 +71,12 @@ class Sensors:
         return str(found.skip_message)
 
     def run(self, name: str, when: str, *, minutes: int = 0) -> list[dg.ExecuteInProcessResult]:
-        results = []
-        for request in self.tick(name, when, minutes=minutes).run_requests or []:
-            results.append(
-                self.job_of(name).execute_in_process(tags=request.tags, instance=self.p.instance, raise_on_error=False)
-            )
-        return results
+        requests = self.tick(name, when, minutes=minutes).run_requests or []
+        job = self.job_of(name)
+        return [
+            job.execute_in_process(tags=request.tags, instance=self.p.instance, raise_on_error=False)
+            for request in requests
+        ]
 
 
 def test_a_day_is_loaded_when_its_hours_are_complete_and_again_when_they_change(pipeline: Any) -> None:
@@ -88,11 +92,8 @@ def test_a_day_is_loaded_when_its_hours_are_complete_and_again_when_they_change(
     assert f"regular/{PROJECT}/{DAY}: hours 5, 6 are not complete yet" in first.skip_message
     (shown,) = first.asset_events
     assert shown.partition == str(DAY)
-    assert {name: shown.metadata[name].value for name in ("objects", "hours_delivered", "hours_complete")} == {
-        "objects": 2,
-        "hours_delivered": 2,
-        "hours_complete": 0,
-    }
+    told = [shown.metadata[name].value for name in ("objects", "hours_delivered", "hours_complete")]
+    assert told == [2, 2, 0]
     assert not s.tick(ARRIVED, "the same again", minutes=1).asset_events
 
     p.mark(DAY, hours=[5])
@@ -135,19 +136,13 @@ def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(p
     s = Sensors(p)
     p.deliver(DAY, events_on(DAY, 4), hour=5)
     p.mark(DAY, hours=[5])
-    keys: list[str] = []
+    given_up, keys = "given up until their state changes", list[str]()
     for minutes in (0, 6, 11):
-        (request,) = s.tick(
-            ARRIVED, f"its run died, {minutes} minutes later" if keys else "a day is due", minutes=minutes
-        ).run_requests
+        (request,) = s.tick(ARRIVED, "a day is due, or its run died", minutes=minutes).run_requests
         keys.append(request.run_key)
-        word = (
-            "given up until their state changes" if len(keys) == 3 else "tried before, to be tried again after a pause"
-        )
+        word = given_up if len(keys) == 3 else "tried before, to be tried again after a pause"
         assert s.said(ARRIVED, "one minute later", minutes=1).startswith(f"{word}: {DAY}")
-    assert f"given up until their state changes: {DAY} (new hours: 1)" in s.said(
-        ARRIVED, "three runs failed", minutes=300
-    )
+    assert f"{given_up}: {DAY} (new hours: 1)" in s.said(ARRIVED, "three runs failed", minutes=300)
     tags = {START: str(DAY), END: str(DAY), DIED_TAG: "true"}
     p.instance.create_run_for_job(s.job_of(ARRIVED), tags=tags, status=dg.DagsterRunStatus.FAILURE)
     assert s.requested(ARRIVED, "the last one did not fail on it: its process died") == [(DAY, DAY)]
@@ -169,9 +164,9 @@ def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(p
     p.remove(p.deliver(DAY, events_on(DAY, 5), hour=5))
     emptied = s.tick(ARRIVED, "all objects of the day are gone", minutes=1).asset_events
     assert [(event.partition, event.metadata["objects"].value) for event in emptied] == [(str(DAY), 0)]
-    p.settings = p.settings.model_copy(update={"calendar_start": date(2027, 1, 1)})
+    p.change(calendar_start=date(2027, 1, 1))
     assert "TIDEMARK_CALENDAR_START 2027-01-01 lies in the future" in s.said(ARRIVED, "the calendar begins next year")
-    p.settings = p.settings.model_copy(update={"projects": ()})
+    p.change(projects=())
     for name in (ARRIVED, RECOVERED, HEAL):
         assert "TIDEMARK_PROJECTS" in s.said(name, "no project is configured")
 
@@ -192,7 +187,7 @@ def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any, monkeypatch:
     first = s.requested(ARRIVED, "40 days of exports, cap 10 days, chunks of 5")
     assert first == [(days[0], days[4]), (days[5], days[9])]
     run = p.instance.create_run_for_job(
-        build_defs(p.settings).resolve_job_def("daily_load"),
+        p.definitions().resolve_job_def("daily_load"),
         tags={START: str(days[10]), END: str(days[11])},
         status=dg.DagsterRunStatus.STARTED,
     )
@@ -291,16 +286,16 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 5))
         p.mark(day)
-    assert p.run(DAY, NEXT, tables=["raw/regular_events"]).success
+    p.must_run(DAY, NEXT, tables=["raw/regular_events"])
     (run,) = s.run(HEAL, "raw alone was loaded, two days")
     assert run.success
     assert p.count(REFINED) == 10
     assert s.said(HEAL, "all is built", minutes=5).startswith("nothing to do")
 
     p.deliver(NEXT, events_on(NEXT, 6))
-    assert p.run(NEXT, tables=["raw/regular_events"]).success
+    p.must_run(NEXT, tables=["raw/regular_events"])
     queued = p.instance.create_run_for_job(
-        build_defs(p.settings).resolve_job_def("daily_load"), tags={}, status=dg.DagsterRunStatus.STARTED
+        p.definitions().resolve_job_def("daily_load"), tags={}, status=dg.DagsterRunStatus.STARTED
     )
     assert "loads under way: 1" in s.said(HEAL, "raw of a day changed, a load runs")
     p.instance.report_run_canceled(queued)
@@ -311,7 +306,7 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     # A late fact of a day without a partition is built with the arrival that brought it.
     early = date(2025, 12, 24)
     p.deliver(NEXT, [*events_on(NEXT, 6), *events_on(early, 1)])
-    assert p.run(NEXT, tables=["raw/regular_events"]).success
+    p.must_run(NEXT, tables=["raw/regular_events"])
     assert s.requested(HEAL, "raw got a late fact of a day before the calendar") == [(NEXT, NEXT)]
     s.cursors[HEAL] = None
     (run,) = s.run(HEAL, "the same, with a lost cursor", minutes=1)
@@ -322,7 +317,7 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     # Likewise where the arrival is before the calendar too, within its first day's reach.
     before = DAY - timedelta(days=1)
     p.deliver(before, events_on(early, 2, prefix="before"))
-    assert p.run(DAY, tables=["raw/regular_events"]).success
+    p.must_run(DAY, tables=["raw/regular_events"])
     (run,) = s.run(HEAL, "raw got an arrival of the day before the calendar")
     assert run.success
     assert p.count(REFINED, early) == 3
@@ -336,6 +331,6 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     p.now = datetime(2026, 6, 1, tzinfo=UTC)
     for shift in range(2, 5):
         p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 1))
-    assert p.run(DAY + timedelta(days=2), DAY + timedelta(days=4), tables=["raw/regular_events"]).success
+    p.must_run(DAY + timedelta(days=2), DAY + timedelta(days=4), tables=["raw/regular_events"])
     found = s.requested(HEAL, "three more days in raw alone, and two that became final")
     assert found == [(DAY, DAY + timedelta(days=4))]

@@ -12,7 +12,7 @@ from pipeline_assets.domain import skew
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.specs import SKEW_TAG
 from resources.ledger.schema import RUNS
-from tests.support.builders import Outcome, Pipeline, events_on
+from tests.support.builders import RAW_AND_REFINED, Outcome, Pipeline, events_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
@@ -47,7 +47,7 @@ def test_a_large_object_and_a_hot_key_are_told_of_divided_and_change_nothing(
     for name, bounds in (("plain", (NEVER, NEVER, 1e9)), ("apart", (64 * 1024, 500, 1.0))):
         for bound, value in zip(("SPLIT_BYTES", "HOT_KEY_ROWS", "MOST_TIMES"), bounds, strict=True):
             monkeypatch.setattr(skew, bound, value)
-        p = lakes[name] = pipeline()
+        p = lakes[name] = pipeline(only=RAW_AND_REFINED)
         deliver(p)
         p.run(DAY, source=Source.BACKFILL, tables=["raw/backfill_events"])
         runs[name] = p.run(DAY)

@@ -25,10 +25,10 @@ def grow_old(p: Any) -> None:
 
 
 def maintained(
-    p: Any, now: datetime | None = None, *, is_live: Any = lambda _: False, is_dry_run: bool = False
+    p: Any, now: datetime | None = None, *, is_live: Any = lambda _: False, is_dry_run: bool = False, own: str = ""
 ) -> dict[str, TableUpkeep]:
-    """Maintenance, by default after `LONG`; table -> report."""
+    """Maintenance, by default after `LONG` and as a run of its own; table -> report."""
     at = now or datetime.now(UTC) + LONG
-    reports = list(maintain(p.runtime, str(uuid.uuid4()), at, is_live, is_dry_run=is_dry_run))
+    reports = list(maintain(p.runtime, own or str(uuid.uuid4()), at, is_live, is_dry_run=is_dry_run))
     require_done(reports)
     return {report.table: report for report in reports}
