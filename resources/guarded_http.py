@@ -7,11 +7,13 @@ import hmac
 import logging
 import os
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import cache
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -78,7 +80,8 @@ class _Guarded(httpx.BaseTransport):
     """Connects to the checked address, so that a name with another address a moment later leads nowhere else."""
 
     def __init__(self, resolve: Resolve) -> None:
-        self._resolve, self._inner = resolve, httpx.HTTPTransport()
+        trusted = _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        self._resolve, self._inner = resolve, httpx.HTTPTransport(verify=trusted)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         failure: httpx.TransportError | None = None
@@ -108,6 +111,12 @@ class _Guarded(httpx.BaseTransport):
             if reason is not None:
                 raise ForbiddenAddressError(f"leads to {address}, which {reason}")
         return found
+
+
+@cache
+def _certificates(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+    """Return what httpx trusts with these variables; reading it takes longer than most requests."""
+    return httpx.create_ssl_context()
 
 
 SIGNATURE_HEADER = "Tidemark-Signature"
