@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import date
@@ -60,7 +61,8 @@ def _make_ledger(url: str) -> None:
         assert ledger.engine.url
 
 
-def test_looking_needs_no_right_to_write(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_looking_needs_no_right_to_write(spark: Any, bucket: Any, tmp_path: Path) -> None:
     """Scenario: read-only commands on buckets. Outcome: the policy to inspect is enough."""
     bucket.put_object(Key="exports/10001/10001_2026-02-02_10#1.json.gz", Body=a_body(events_on(date(2026, 2, 2), 3)))
     bucket.put_object(Key="warehouse/refined/events/metadata/00000-x.metadata.json", Body=b"{}")
@@ -68,6 +70,7 @@ def test_looking_needs_no_right_to_write(bucket: Any, tmp_path: Path, monkeypatc
         "TIDEMARK_LANDING_URL": f"s3://{BUCKET}/exports",
         "TIDEMARK_WAREHOUSE_URL": f"s3://{BUCKET}/warehouse",
         "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/c.db",
+        "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
         "TIDEMARK_PROJECTS": "10001",
         "DAGSTER_HOME": str(tmp_path),
     }
