@@ -36,7 +36,8 @@ chmod 0755 "$prefix/bin/entrypoint.sh" "$prefix/bin/health.sh"
 
 if [ -n "${UV:-}" ]; then
     [ -x "$prefix/venv/bin/python" ] || "$UV" venv --quiet --python "$python" "$prefix/venv"
-    install() { VIRTUAL_ENV=$prefix/venv "$UV" pip install --quiet --compile-bytecode --link-mode copy --no-deps "$@"; }
+    export VIRTUAL_ENV="$prefix/venv" UV_COMPILE_BYTECODE="${UV_COMPILE_BYTECODE:-1}"
+    install() { "$UV" pip install --quiet --link-mode copy --no-deps "$@"; }
 else
     [ -x "$prefix/venv/bin/python" ] || "$python" -m venv "$prefix/venv"
     install() { "$prefix/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps "$@"; }

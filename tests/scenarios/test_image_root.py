@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -89,10 +90,16 @@ class Container:
 
     def _await(self, role: str, process: subprocess.Popen[bytes], log: Path) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self.is_healthy(role):
+        # Each check of health starts Dagster.
+        while not (self._is_heard(role) and self.is_healthy(role)):
             assert process.poll() is None, log.read_text()[-3_000:]
             assert time.monotonic() < deadline, log.read_text()[-3_000:]
-            time.sleep(0.5)
+            time.sleep(1)
+
+    def _is_heard(self, role: str) -> bool:
+        port = self.environment.get(f"{role.upper().replace('-', '_')}_PORT")
+        with socket.socket() as probe:
+            return port is None or probe.connect_ex(("127.0.0.1", int(port))) == 0
 
 
 def _python(as_user: Sequence[str]) -> str:
@@ -123,6 +130,8 @@ def container() -> Iterator[Container]:
         build = {
             "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.environ["HOME"], "PYTHON": _python(as_user),
             "UV": str(Path(sys.executable).parent / "uv"), "JARS": str(PROJECT_ROOT / ".jars"),
+            # `warm.sh` writes the byte code of what it imports; all libraries' takes a minute.
+            "UV_COMPILE_BYTECODE": "0",
         }  # fmt: skip
         # The registries' settings stay; those of this test run do not.
         ours = ("PYTHON", "VIRTUAL_ENV", "TIDEMARK_", "DAGSTER_", "AWS_")
