@@ -108,11 +108,11 @@ def test_a_full_disk(pipeline: Any, small_disk: Path) -> None:
     """Scenario: the disk is full in mid-staging. Outcome: the old state stays visible; the next load publishes."""
     p = pipeline(warehouse_url=str(small_disk / "warehouse"))
     p.deliver(DAY, events_on(DAY, 20))
-    assert p.run(DAY).success
+    assert p.load(DAY).success
     before, history = p.digests(), p.history()
     p.deliver(NEXT, [{**event, "user_properties": {"n": os.urandom(2000).hex()}} for event in events_on(NEXT, 1500)])
 
-    run = p.run(DAY, NEXT)
+    run = p.load(DAY, NEXT)
 
     assert not run.success
     assert "No space left on device" in run.failure()
@@ -120,7 +120,7 @@ def test_a_full_disk(pipeline: Any, small_disk: Path) -> None:
     assert (p.digests(), p.history()) == (before, history)
     assert p.count(REFINED) == 20
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-    healed = p.run(DAY, NEXT)
+    healed = p.load(DAY, NEXT)
     assert healed.success, healed.failure()
     assert p.count(REFINED) == 1520
 
@@ -160,7 +160,7 @@ def test_a_locked_database_is_waited_for(pipeline: Any) -> None:
             is_held.wait()
 
         _once_at(point, REFINED, lock)
-        run = p.run(day)
+        run = p.load(day)
         thread.join()
         assert held[-1] is point
         assert run.success, run.failure()
@@ -181,11 +181,11 @@ def test_postgresql_restarts_during_a_publish(pipeline: Any) -> None:
             day = DAY + timedelta(days=shift)
             p.deliver(day, events_on(day, 20))
             _once_at(point, REFINED, restart)
-            run = p.run(day)
+            run = p.load(day)
             failpoints.watch()
             if not run.success:
                 assert "out of reach" in run.failure(), point
-            later = p.run(day)
+            later = p.load(day)
             assert later.success, (point, later.failure())
             assert p.count(REFINED, day) == 20
         published = [(record.table, record.key) for record in p.ledger.publications()]
@@ -199,7 +199,7 @@ def test_the_answer_to_a_commit_is_lost(pipeline: Any) -> None:
         p = pipeline(catalog_url=server.url.replace(f":{server.port}/", f":{wire.port}/"))
         p.deliver(DAY, events_on(DAY, 20))
         wire.cut = Cut(b"COMMIT", Moment.BEFORE_ANSWER, after=b"UPDATE iceberg_tables")
-        run = p.run(DAY)
+        run = p.load(DAY)
         assert run.success, run.failure()
         assert wire.end() == 1
         assert p.count(REFINED) == 20

@@ -22,9 +22,9 @@ def load_words(first: date, last: date) -> tuple[str, ...]:
     return ("load", "--source", "regular", "--from", str(first), "--to", str(last))
 
 
-def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
-    """Outcome: exit 0, 1 and 2; object, reason and cure are printed, never a stack trace."""
-    shell = Shell(tmp_path)
+def test_a_load_a_refusal_and_bad_usage(spark: Any, tmp_path: Path) -> None:
+    """Outcome: exit 0, 1 and 2; object, reason and cure are printed, by a process of its own, never a stack trace."""
+    shell = InThisProcess(tmp_path)
     shell.deliver(DAY, a_body(events_on(DAY, 12)))
     good = shell(*load_words(DAY, DAY), "--json")
     assert good.returncode == 0, good.stderr
@@ -40,7 +40,7 @@ def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
 
     bad_day = date(2026, 2, 3)
     shell.deliver(bad_day, a_body(events_on(bad_day, 12), truncated=True))
-    refused = shell(*load_words(DAY, bad_day))
+    refused = Shell.__call__(shell, *load_words(DAY, bad_day))
     assert refused.returncode == 1
     assert "10001/10001_2026-02-03_10#1.json.gz: truncated_gzip" in refused.stdout
     assert "Have the vendor export that hour again" in " ".join(refused.stdout.split())
