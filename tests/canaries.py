@@ -10,9 +10,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import date
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import boto3
@@ -84,6 +87,15 @@ class Story:
             self.unexpected.append(f"{name}: tidemark {words[0]} {exited}: {said[-600:].decode()}")
         print(f"tidemark {words[0]:10} {name:45} exit {done.returncode}", flush=True)
         return said.decode()
+
+    @contextmanager
+    def together(self) -> Iterator[Callable[..., Any]]:
+        """Commands, as `shell` takes them, that run beside one another."""
+        with ThreadPoolExecutor(3) as pool:
+            asked: list[Future[str]] = []
+            yield lambda *words, **how: asked.append(pool.submit(self.shell, *words, **how))
+        for one in asked:
+            one.result()
 
     def dagster_home(self) -> Path:
         """With the lines at the end of `dagster.yaml` that the documentation recommends."""
@@ -159,25 +171,27 @@ class Story:
             ("keys in the URL of a bucket", looked, 2, {"TIDEMARK_LANDING_URL": f"s3://AKIA:{word}@{BUCKET}"}),
             ("a store that is away", recovered, 1, {"AWS_ENDPOINT_URL_S3": f"http://{wrong}"}),
             ("golden totals out of reach", ("reconcile", "--verbose"), 1, {"TIDEMARK_GOLDEN_URL": golden}),
-            ("keys that the vendor refuses, repeating them", recovered, 1, {}),
             ("a setting that is none", looked, 2, {"TIDEMARK_NOTIFY_SECRETS": signed}),
             ("a webhook with a password", looked, 2, {"TIDEMARK_NOTIFY_URLS": f"https://u:{word}@127.0.0.1/x"}),
         )
-        for name, words, expected, changes in failures:
-            self.shell(name, *words, expected=expected, **changes)
+        with self.together() as ask:
+            for name, words, expected, changes in failures:
+                ask(name, *words, expected=expected, **changes)
         token = self.secrets["AWS_SESSION_TOKEN"].word
         said = f"<Message>The token {token} is malformed</Message><Token-0>{token}</Token-0>"
         body = f"<Error><Code>InvalidToken</Code>{said}</Error>"
-        with a_server_that_answers(lambda _: (400, body)) as url:
-            self.shell("a store that repeats the token", *loaded, expected=1, AWS_ENDPOINT_URL_S3=url)
-            self.shell("a store that repeats the token to doctor", "doctor", expected=1, AWS_ENDPOINT_URL_S3=url)
+        with a_server_that_answers(lambda _: (400, body)) as url, self.together() as ask:
+            ask("keys that the vendor refuses, repeating them", *recovered, expected=1)
+            ask("a store that repeats the token", *loaded, expected=1, AWS_ENDPOINT_URL_S3=url)
+            ask("a store that repeats the token to doctor", "doctor", expected=1, AWS_ENDPOINT_URL_S3=url)
 
     def looks(self) -> None:
-        self.shell("status", "status", "--from", str(GOOD), "--to", str(BAD), "--verbose", expected=0)
-        self.shell("doctor", "doctor", "--json", expected=1)
-        self.shell("report", "report", "--out", str(self.written / "health.html"), expected=0)
-        self.shell("history", "history", "refined/events", str(GOOD), "--json", expected=0)
-        self.shell("notices that a webhook refuses", "notify", "--verbose", expected=1)
+        with self.together() as ask:
+            ask("status", "status", "--from", str(GOOD), "--to", str(BAD), "--verbose", expected=0)
+            ask("doctor", "doctor", "--json", expected=1)
+            ask("report", "report", "--out", str(self.written / "health.html"), expected=0)
+            ask("history", "history", "refined/events", str(GOOD), "--json", expected=0)
+            ask("notices that a webhook refuses", "notify", "--verbose", expected=1)
 
 
 def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
