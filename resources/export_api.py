@@ -60,6 +60,9 @@ class _PassingError(Exception):
     reason: str
     asked_seconds: float | None = None
 
+    def __str__(self) -> str:
+        return self.reason
+
 
 def _failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> Exception:
     status = response.status_code

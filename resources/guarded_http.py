@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
+from pathlib import Path
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -80,7 +81,9 @@ class _Guarded(httpx.BaseTransport):
     """Connects to the checked address, so that a name with another address a moment later leads nowhere else."""
 
     def __init__(self, resolve: Resolve) -> None:
-        trusted = _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        places = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        changed = (Path(one).stat().st_mtime_ns if one and Path(one).exists() else 0 for one in places)
+        trusted = _certificates(*places, *changed)
         self._resolve, self._inner = resolve, httpx.HTTPTransport(verify=trusted)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -114,8 +117,8 @@ class _Guarded(httpx.BaseTransport):
 
 
 @cache
-def _certificates(_file: str | None, _folder: str | None) -> ssl.SSLContext:
-    """Return what httpx trusts with these variables; reading it takes longer than most requests."""
+def _certificates(_file: str | None, _folder: str | None, _file_at: int, _folder_at: int) -> ssl.SSLContext:
+    """Return what httpx trusts with these variables, as changed at these times; reading it takes longer than most requests."""
     return httpx.create_ssl_context()
 
 

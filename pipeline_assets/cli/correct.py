@@ -196,7 +196,10 @@ def _listed(rebuilds: Sequence[RebuildRecord]) -> ui.Parts:
 
 
 def _state(rebuild: RebuildRecord) -> Text:
-    return ui.styled(rebuild.state, "bold yellow" if rebuild.state.is_open else "dim")
+    return ui.styled(
+        rebuild.state,
+        "bold red" if rebuild.state is RebuildState.SWAPPING else "bold yellow" if rebuild.state.is_open else "dim",
+    )
 
 
 def _report(rebuild: RebuildRecord, green: GreenSlices) -> ui.Parts:

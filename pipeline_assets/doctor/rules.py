@@ -190,7 +190,8 @@ def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinish
     recent = [one for one in foreign if one.published_at >= since]
     told = f"{len(foreign)} foreign changes of slices are on record, {len(recent)} of them of the last 30 days"
     hint = (
-        "Find who writes to the tables (tidemark history TABLE DAY has the time) and take the right to write from them"
+        "Find who writes to the tables (tidemark history TABLE DAY has the time) and take the right to write from them; "
+        "loads built the days again"
     )
     return Answer(RED if recent else YELLOW, f"{told}, last {foreign[0].published_at[:16]}: {places}{also}", hint)
 

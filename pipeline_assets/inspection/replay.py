@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -121,6 +121,18 @@ def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
     return days, wait.reason if wait is not None else ""
 
 
+def remedy(
+    table: Table,
+    origin: results.Origin | results.Obstacle,
+    differing: Collection[str],
+    choose: Callable[[Settings], Items],
+) -> str:
+    """What ends a lack of items: the settings of then, where `choose` finds some with them, or a delivery."""
+    if isinstance(origin, results.Obstacle) or set(table.kind.chosen_by).isdisjoint(differing):
+        return _DELIVER
+    return _SET_BACK if choose(origin.settings)[0] else _DELIVER
+
+
 def replay(
     runtime: Runtime, table: Table, publication: PublicationRecord, basis: results.ReplayBasis, samples: int = 0
 ) -> results.Replay:
@@ -192,7 +204,7 @@ class _Replay:
             differing_inputs = tuple(self._differing(origin, digests))
             done = replace(done, differing=differing_inputs, settings=self._settings(origin))
         if reason and not items:
-            return _because(done, [results.Obstacle(reason, _SET_BACK if done.settings else _DELIVER)])
+            return _because(done, [results.Obstacle(reason, remedy(self.table, origin, done.settings, self._items))])
         state = self._state(settings, where)
         today = self._published_today()
         wrong = list(results.of_published(self.recorded, today))

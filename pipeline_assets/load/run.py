@@ -68,20 +68,18 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     Raises PublishConflictError, with nothing published, if other writers keep changing the slices. `is_live`: attempt in a
     branch's name -> whether its run is alive (None: unknown); branches of dead runs are dropped.
     """
+    runtime.skew.steps.clear()
+    runtime.new_bytes.begin()
     with lakehouse_failures("tables"):
         unchanged = reports_of_nothing(runtime, request)
-    if unchanged is not None:
+    if unchanged is not None and _is_recorded(runtime, request, unchanged):
         before_tables(runtime, request)
         runtime.log("nothing is new: the days are final, and tables, deliveries and decisions are those on record")
-        run = _run_row(runtime, request, unchanged)
-        runtime.ledger.record_unchanged(request.run_id, run, request.tables, request.projects)
         after_publish(runtime, request, unchanged)
         yield from unchanged
         return
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
-    runtime.skew.steps.clear()
-    runtime.new_bytes.begin()
     with lakehouse_failures("tables"):
         # Before any write, so that no table is created in a warehouse of another catalog or ledger.
         runtime.lakehouse.require_own(runtime.settings, tables, Purpose.BEGIN, runtime.ledger.lake)
@@ -103,6 +101,13 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         with lakehouse_failures(report.table):
             head = own.snapshot_id if own is not None else runtime.lakehouse.head(table_by_key(report.table))
         yield replace(report, snapshot_id=head, pins=draft.published_pins(report.pins, published))
+
+
+def _is_recorded(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> bool:
+    heads = {name: pin for report in reports for name, pin in report.pins.items()}
+    heads |= {report.table: report.snapshot_id for report in reports if report.snapshot_id is not None}
+    keys = {(report.table, outcome.key) for report in reports for outcome in report.outcomes}
+    return runtime.ledger.record_unchanged(request.run_id, _run_row(runtime, request, reports), heads, keys)
 
 
 def _published(

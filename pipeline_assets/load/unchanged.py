@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from pipeline_assets.domain.days import asked_for, deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
-from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.records import Head, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Source, Verdict, neighbourhood
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
@@ -26,7 +25,7 @@ def reports_of_nothing(runtime: Runtime, request: LoadRequest) -> list[TableRepo
     """The reports of a load with nothing to do, by heads, listing and records; None if the load must decide slice by slice.
 
     It never says more than a load would: a provisional day, an incomplete hour, a refusal, an operator's decision, a
-    recovery, a dimension in use and a lost file are left to the load.
+    recovery, a dimension in use, a lost file, a draft's branch and a table that lacks something are left to the load.
     """
     ledger, lakehouse, settings, projects = runtime.ledger, runtime.lakehouse, runtime.settings, request.projects
     tables = [table for table in ASSET_TABLES if table.key in request.tables]
@@ -36,11 +35,10 @@ def reports_of_nothing(runtime: Runtime, request: LoadRequest) -> list[TableRepo
     known = {name: ledger.head(name) for table in tables for name in (*table.upstream, table.key)}
     if None in known.values() or any(ledger.interventions.holds(name, projects) for name in known):
         return None
-    try:
-        heads = {name: lakehouse.head(table_by_key(name)) for name in (*known, QUARANTINE.key)}
-    except LakehouseError:
-        # A table that lacks a column is completed by the load.
+    of_load = [table_by_key(name) for name in (*known, QUARANTINE.key)]
+    if not all(lakehouse.is_settled(table) for table in of_load):
         return None
+    heads = {table.key: lakehouse.head(table) for table in of_load}
     if any(head != Head(heads[name]) for name, head in known.items()):
         return None
     near = slices_to_look_at(ledger, settings, projects, request.days)
@@ -48,6 +46,9 @@ def reports_of_nothing(runtime: Runtime, request: LoadRequest) -> list[TableRepo
     days = {key.event_date for key in wide}
     records = {name: ledger.slices(name, projects, days) for name in heads}
     if any(not one.verdict.is_good for found in records.values() for one in found.values()):
+        return None
+    batches = ledger.batches(projects, min(days), max(days)).values()
+    if any(one.verdict is not BatchVerdict.ACCEPTED or one.is_decided for one in batches):
         return None
     sources = {SOURCE_OF_TABLE[table.key]: table for table in tables if table.key in SOURCE_OF_TABLE}
     derived = [table for table in tables if table.upstream]
@@ -97,7 +98,9 @@ def _is_delivered(source: Source, table: Table, runtime: Runtime, request: LoadR
     horizon = timedelta(days=settings.redelivery_horizon_days)
     first, last = request.days[0] - window, request.days[-1] + window
     listing = runtime.landing.list(source, projects, first, last, asked_for(settings, now.date()))
-    ledger.strays.replace(source, projects, listing.strays)
+    if listing.strays:
+        return False
+    ledger.strays.replace(source, projects, ())
     listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     for delivery in listing.deliveries:
         listed[delivery.batch][delivery.key] = delivery
@@ -123,7 +126,7 @@ def _is_delivered(source: Source, table: Table, runtime: Runtime, request: LoadR
         marked = {*marked, *(project for project, _ in ledger.marked_days(projects, first - horizon, last))}
     for key in {**listed, **hours}:
         record = batches.get(key)
-        if record is None or record.verdict is not BatchVerdict.ACCEPTED or not record.is_closed:
+        if record is None or not record.is_closed:
             return False
         is_complete = len(hours[key]) == HOURS_A_DAY
         state = BatchPlan(key, listed=listed[key], code_version=code).input_state(settings)

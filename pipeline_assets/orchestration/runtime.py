@@ -82,8 +82,11 @@ def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
 
 def _send(runtime: Runtime) -> None:
     failpoint(Failpoint.BEFORE_NOTICES)
-    for one in (*(_attempt(runtime, send_notices) or ()), *unsigned_notices(runtime.settings)):
-        runtime.log(f"notices: {one}")
+    for text in (
+        *(f"notices: {one}" for one in _attempt(runtime, send_notices) or ()),
+        *map(str, unsigned_notices(runtime.settings)),
+    ):
+        runtime.log(text)
 
 
 def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], Any]) -> Any:

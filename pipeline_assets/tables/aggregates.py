@@ -59,7 +59,7 @@ DAILY_REVENUE = AggregateTable(
         ),
     ),
     write_order=("currency",),
-    version="3",
+    version="4",
     key_columns=("currency",),
     settings_read=(
         "revenue_properties",

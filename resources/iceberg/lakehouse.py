@@ -166,24 +166,21 @@ class Lakehouse:
 
     def ensure(self, table: Table) -> None:
         """Create the table with an empty snapshot unless it exists; raises LakehouseError where its location is in use."""
-        resting = self._at_rest(table)
-        is_whole = (
-            resting is not None
-            and resting.head is not None
-            and resting.columns >= {column.name for column in table.columns}
-            and resting.properties.items() >= KEPT_PROPERTIES.items()
-        )
-        if not is_whole and table.key not in self._ensured:
+        if not _is_whole(self._at_rest(table), table) and table.key not in self._ensured:
             again(partial(prepare, self.tables, table))
             self._known.add(table.key)
             self._ensured.add(table.key)
 
     def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
         """Drop the branches of dead attempts; returns `table:branch` of each."""
-        resting = [self._at_rest(table) for table in tables]
-        if all(one is not None and not any(name.startswith(PREFIX) for name in one.refs) for one in resting):
+        if not any(_has_drafts(self._at_rest(table)) for table in tables):
             return []
         return self.branches.sweep(tables, is_live)
+
+    def is_settled(self, table: Table) -> bool:
+        """Whether its metadata shows the table whole and without a draft's branch; False where only Spark can tell."""
+        resting = self._at_rest(table)
+        return _is_whole(resting, table) and not _has_drafts(resting)
 
     def _at_rest(self, table: Table) -> TableAtRest | None:
         return None if self._catalog is None or self.engine is not None else self._catalog.table(table)
@@ -238,3 +235,16 @@ class Lakehouse:
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""
         self.branches.drop(staged.table, [staged.branch])
+
+
+def _is_whole(resting: TableAtRest | None, table: Table) -> bool:
+    return (
+        resting is not None
+        and resting.head is not None
+        and resting.columns >= {column.name for column in table.columns}
+        and resting.properties.items() >= KEPT_PROPERTIES.items()
+    )
+
+
+def _has_drafts(resting: TableAtRest | None) -> bool:
+    return resting is None or any(name.startswith(PREFIX) for name in resting.refs)

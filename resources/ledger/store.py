@@ -138,17 +138,21 @@ class Ledger(Queries):
         return True
 
     def record_unchanged(
-        self, run_id: str, run: Mapping[str, Any], tables: Collection[str], projects: Collection[str]
-    ) -> None:
-        """Record a run over these tables and projects that found nothing to do, on the days of its row."""
+        self, run_id: str, run: Mapping[str, Any], heads: Mapping[str, int], keys: Collection[tuple[str, Slice]]
+    ) -> bool:
+        """Record a run that found nothing to do for these slices; False, with nothing written, where a head moved."""
         c = SLICES.c
-        days = c.event_date.between(run["first_day"], run["last_day"])
-        is_theirs = (c.table_name.in_(tables), c.project_id.in_(projects), days)
+        is_theirs = sa.tuple_(c.table_name, c.project_id, c.event_date).in_(
+            [(table, key.project_id, key.event_date) for table, key in keys]
+        )
         is_published = c.verdict == Verdict.PUBLISHED.value
         with self._write() as connection:
-            connection.execute(SLICES.update().where(*is_theirs, is_published).values(verdict=Verdict.UNCHANGED.value))
+            if any(head(connection, name) != Head(snapshot) for name, snapshot in heads.items()):
+                return False
+            connection.execute(SLICES.update().where(is_theirs, is_published).values(verdict=Verdict.UNCHANGED.value))
             writing = LedgerWriting(connection)
             writing.record_run(run_id, {**run, "snapshots": writing.record_cut(run_id, {})})
+        return True
 
 
 def _is_within(batch: BatchKey, projects: Collection[str], first: date, last: date) -> bool:

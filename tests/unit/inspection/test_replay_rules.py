@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.replay import Items, choose, derived_table, items_of, places
+from pipeline_assets.inspection.replay import Items, choose, derived_table, items_of, places, remedy
 from pipeline_assets.inspection.replay_result import (
     InputSlice,
     Keys,
@@ -229,3 +230,26 @@ def test_items_that_stand_are_chosen_and_a_day_without_events_needs_none() -> No
     assert chosen(facts_of(THREE_BEFORE, **PREVIOUS))[0] == (InputDay(SNAPSHOT, THREE_BEFORE),)
     assert chosen(facts_of(ITEM_DAY, verdict=Verdict.HELD)) == ((own,), f"{SNAPSHOT} {ITEM_DAY} is held")
     assert chosen(facts_of(events=EMPTY)) == ((), "")
+
+
+_WITHIN_2, _WITHIN_3 = ({**PREVIOUS, "previous_snapshot_days": days} for days in (2, 3))
+
+
+@pytest.mark.parametrize(("then", "today", "is_blamed"), [
+    (PREVIOUS, {}, True),
+    (_WITHIN_3, _WITHIN_2, True),
+    (_WITHIN_2, {}, False),
+    ({"active_statuses": ("gone",)}, {}, False),
+])  # fmt: skip
+def test_a_setting_is_blamed_where_that_of_then_would_still_find_items(
+    then: Mapping[str, Any], today: Mapping[str, Any], is_blamed: bool
+) -> None:
+    facts = facts_of(THREE_BEFORE, **today)
+    origin = Origin(InputState(), {}, facts_of(**then).settings, are_settings_known=True, is_same_code=True)
+
+    def choose(settings: Settings) -> Items:
+        return chosen(replace(facts, settings=settings))
+
+    told = remedy(ACTIVE_ITEM_EVENTS, origin, then.keys() | today.keys(), choose)
+    assert told.startswith("Replay it with the settings of then" if is_blamed else "Have the snapshot")
+    assert remedy(ACTIVE_ITEM_EVENTS, Obstacle("lost", ""), then, choose).startswith("Have the snapshot")

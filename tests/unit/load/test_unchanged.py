@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import (
+    EXCLUDED,
     UNREAD,
     BatchDay,
     DeliveryRecord,
@@ -31,7 +32,7 @@ from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport
 from pipeline_assets.load.unchanged import reports_of_nothing
-from pipeline_assets.tables.events import RAW_TABLES
+from pipeline_assets.tables.events import QUARANTINE, RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
@@ -56,18 +57,21 @@ class Lake:
     request: LoadRequest
     heads: dict[str, int]
     lost: dict[Slice, str]
+    unsettled: set[str] = field(default_factory=set)
 
     @property
     def reports(self) -> list[TableReport] | None:
         lakehouse = SimpleNamespace(
-            head=lambda table: self.heads.get(table.key, HEAD), lost_slices=lambda *_: self.lost
+            head=lambda table: self.heads.get(table.key, HEAD),
+            lost_slices=lambda *_: self.lost,
+            is_settled=lambda table: table.key not in self.unsettled,
         )
         landing = LandingStore.from_settings(self.settings)
         runtime: Any = Runtime(lakehouse, self.ledger, landing, self.settings)  # type: ignore[arg-type]
         return reports_of_nothing(runtime, self.request)
 
-    def deliver(self, hour: int = 10, text: bytes = b"rows") -> str:
-        key = GRAMMAR.format_delivery(BATCH, hour, 1)
+    def deliver(self, hour: int = 10, text: bytes = b"rows", batch: BatchKey = BATCH) -> str:
+        key = GRAMMAR.format_delivery(batch, hour, 1)
         (self.landing / key).parent.mkdir(parents=True, exist_ok=True)
         (self.landing / key).write_bytes(text)
         return key
@@ -82,6 +86,10 @@ class Lake:
     def deliveries(self, **changes: Any) -> None:
         kept = self.ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY).values()
         self.record(deliveries=[replace(one, **changes) for one in kept])
+
+    def batch(self, **changes: Any) -> None:
+        (kept,) = self.ledger.batches([PROJECT], DAY, DAY).values()
+        self.record(batches=[replace(kept, **changes)])
 
     def change(self, **settings: Any) -> None:
         self.settings = self.settings.model_copy(update=settings)
@@ -143,17 +151,27 @@ def _exclusion() -> Exclusion:
     {
         "a table moved": lambda lake: lake.heads.update({REFINED.key: 8}),
         "an input moved": lambda lake: lake.heads.update({OTHER_RAW.key: 8}),
+        "a table lacks a column, or holds a draft": lambda lake: lake.unsettled.add(QUARANTINE.key),
         "a data file is gone": lambda lake: lake.lost.update({KEY: "a.parquet"}),
         "an object is new": lambda lake: lake.deliver(11),
         "an object was overwritten": lambda lake: lake.deliver(10, b"other"),
         "an object is gone": lambda lake: (lake.landing / lake.deliver()).unlink(),
         "an object has an odd name": lambda lake: (lake.landing / PROJECT / "notes.txt").touch(),
+        "an object lies beside the days": lambda lake: lake.deliver(
+            batch=BatchKey(Source.REGULAR, PROJECT, date(2020, 1, 1))
+        ),
         "some hours have markers": lambda lake: (lake.landing / GRAMMAR.format_marker(BATCH, 10)).touch(),
         "an object is to be read again": lambda lake: lake.deliveries(etag=f"{UNREAD}etag"),
         "another parser refused lines": lambda lake: lake.deliveries(quarantined=1, code_version="before"),
         "a version was refused": lambda lake: lake.deliveries(is_accepted=False),
         "an operator excluded an object": lambda lake: lake.ledger.interventions.exclude([_exclusion()], "run"),
         "an operator holds a slice": lambda lake: lake.ledger.interventions.hold({REFINED.key: [KEY]}, "a test", "run"),
+        "derived tables alone, and raw refused a batch": lambda lake: (
+            lake.ask(tables=frozenset(table.key for table in DERIVED)), lake.batch(verdict=BatchVerdict.REFUSED),
+        ),
+        "an operator decided about a batch once": lambda lake: lake.batch(
+            evaluations=(Evaluation(Check.DELIVERY_RECONCILES, True, figures={EXCLUDED: 1}),),
+        ),
         "a recovery is under way": lambda lake: lake.ledger.recoveries.begin(PROJECT, Hour(DAY, 4)),
         "the slice is provisional": lambda lake: lake.slice(is_final=False, final_at=None),
         "a clock was ahead": lambda lake: lake.slice(final_at=(NOW + timedelta(days=1)).isoformat()),
@@ -178,9 +196,11 @@ def test_a_load_looks_closer_where(lake: Lake, change: Callable[[Lake], object])
     assert lake.reports is None
 
 
-def test_a_run_that_finds_nothing_is_recorded_without_a_publication(lake: Lake) -> None:
+def test_a_run_that_finds_nothing_is_recorded_unless_another_publishes_meanwhile(lake: Lake) -> None:
     run = {"first_day": DAY, "last_day": DAY, "tables": [REFINED.key], "verdicts": {}}
-    lake.ledger.record_unchanged("again", run, {REFINED.key}, {PROJECT})
+    assert not lake.ledger.record_unchanged("again", run, {REFINED.key: HEAD + 1}, {(REFINED.key, KEY)})
+    assert lake.ledger.slices(REFINED.key, [PROJECT])[KEY].verdict is Verdict.PUBLISHED
+    assert lake.ledger.record_unchanged("again", run, {REFINED.key: HEAD}, {(REFINED.key, KEY)})
     with lake.ledger.engine.connect() as connection:
         ((run_id, snapshots),) = connection.execute(sa.select(RUNS.c.run_id, RUNS.c.snapshots)).all()
     assert (run_id, snapshots[REFINED.key]) == ("again", HEAD)
