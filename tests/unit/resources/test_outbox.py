@@ -435,6 +435,7 @@ def test_who_is_not_told_is_named_where_people_look(
         publish(ledger)
     unsigned = "they go unsigned, so that a receiver cannot tell them from a stranger's"
     assert [unsigned in said for said in log] == [False, True]
+    assert log[1].startswith("notices to ")
 
     shell = shell_of(ledger, webhook, monkeypatch)
     done = shell("status", "--json")
