@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from pipeline_assets.domain.slices import Source
-from resources.failpoints import SIGNAL_FILE_VARIABLE, VARIABLE, Failpoint
 
 FAILURES = PROJECT_ROOT / "build" / "screenshots"
 IMAGES = PROJECT_ROOT / "docs" / "images"
@@ -19,12 +16,9 @@ IMAGES = PROJECT_ROOT / "docs" / "images"
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.browser.deployment import BAD, PAUSING_HOUR, PROJECTS, Deployment, a_day
+    from tests.browser.deployment import Deployment, a_day
 
-    made = Deployment(tmp_path_factory.mktemp("deployment"), a_day(10), {"TIDEMARK_DAYS_PER_RUN": "3"})
-    last = made.grammar.format_delivery(BatchKey(Source.REGULAR, PROJECTS[0], a_day(BAD)), PAUSING_HOUR, 1)
-    made.settings_changed |= {VARIABLE: f"{Failpoint.MID_PARSE}:{last}", SIGNAL_FILE_VARIABLE: str(made.paused)}
-    with made:
+    with Deployment(tmp_path_factory.mktemp("deployment"), a_day(10)) as made:
         yield made
 
 

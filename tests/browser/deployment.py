@@ -26,8 +26,6 @@ from tests.support.ports import a_free_port
 from tests.support.small_spark import FIRST_COMPILER, small_config
 
 PROJECTS = ("10001", "10002")
-BAD, PAUSING_HOUR = 6, 12
-"""A load pauses once in the middle of the object of this hour of the day so many days back."""
 GROUP = "/locations/tidemark/asset-groups/events/lineage"
 # Without the tests' class path: the session gets the jars as in production.
 _SMALL = small_config(FIRST_COMPILER)
@@ -41,11 +39,7 @@ _RUNS = """
 _TICKS = """
 { sensorOrError(sensorSelector: {
     repositoryName: "__repository__", repositoryLocationName: "tidemark", sensorName: "regular_exports_arrived"
-}) { ... on Sensor { sensorState { status ticks(limit: 20) { status skipReason } } } } }
-"""
-_LAUNCHED = """
-{ runsOrError(limit: 500) { ... on Runs { results { runId } } }
-  partitionBackfillsOrError(limit: 100) { ... on PartitionBackfills { results { id } } } }
+}) { ... on Sensor { sensorState { ticks(limit: 20) { status skipReason } } } } }
 """
 
 
@@ -54,11 +48,6 @@ class Deployment(LandingFolder):
     folder: Path
     calendar_start: date
     settings_changed: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def paused(self) -> Path:
-        """Exists while a load waits in the middle of its work, where the settings name a point."""
-        return self.folder / "paused"
 
     def __post_init__(self) -> None:
         self.landing = self.folder / "landing"
@@ -111,10 +100,6 @@ class Deployment(LandingFolder):
         self._process = None
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def start(self) -> None:
         """Returns when the webserver knows the assets."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -130,6 +115,7 @@ class Deployment(LandingFolder):
         except BaseException:
             self.__exit__()
             raise
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
@@ -188,19 +174,18 @@ class Deployment(LandingFolder):
         with closing(Ledger(f"sqlite:///{self.folder}/catalog.db")) as ledger:
             return {key.project_id: one.digest.rows for key, one in ledger.slices(table, PROJECTS, [day]).items()}
 
-    def sensor(self) -> tuple[str, str]:
-        """The regular sensor's status, and the messages of its last evaluations, the newest first."""
-        found = self.ask(_TICKS)["sensorOrError"]["sensorState"]
-        return found["status"], "\n".join(tick["skipReason"] or tick["status"] for tick in found["ticks"])
+    def said(self) -> str:
+        """Messages of the regular sensor's last evaluations, the newest first."""
+        found = self.ask(_TICKS)["sensorOrError"]["sensorState"]["ticks"]
+        return "\n".join(tick["skipReason"] or tick["status"] for tick in found)
 
 
 def a_day(back: int) -> date:
     return datetime.now(UTC).date() - timedelta(days=back)
 
 
-def launch(page: Any, deployment: Deployment, path: str, partitions: str) -> None:
+def launch(page: Any, path: str, partitions: str) -> None:
     """*Materialize all…* on the page of a group or job, over a day or `[first...last]`."""
-    known = deployment.ask(_LAUNCHED)
     page.goto(path)
     page.get_by_role("button", name="Materialize all").first.click()
     days = page.locator("input[placeholder*='partition' i], input[placeholder^='ex:']").last
@@ -218,10 +203,4 @@ def launch(page: Any, deployment: Deployment, path: str, partitions: str) -> Non
     days.press("Enter")
     button = page.get_by_role("button", name=re.compile("^Launch"))
     button.click()
-    deployment.wait("it is launched", lambda: deployment.ask(_LAUNCHED) != known, 60)
-    leave(page)
-
-
-def leave(page: Any) -> None:
-    """An open page of Dagster takes half a core to stay up to date."""
-    page.goto("about:blank")
+    button.wait_for(state="hidden")

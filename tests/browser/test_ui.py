@@ -1,61 +1,28 @@
-"""An operator in Dagster's UI: a range with a red day, its recovery, an arrival, a death, a page."""
+"""An operator in Dagster's UI: a range with a red day, its recovery, a single day, an arrival, a page."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import time
 from collections.abc import Callable
-from datetime import date
 from typing import Any
 
 import pytest
 
 from pipeline_assets.tables.registry import ASSET_TABLES
-from tests.browser.deployment import BAD, GROUP, PAUSING_HOUR, PROJECTS, Deployment, a_day, launch, leave
+from tests.browser.deployment import GROUP, PROJECTS, Deployment, a_day, launch
 from tests.support.builders import events_on
 
 pytestmark = pytest.mark.slow
-JOB = "/locations/tidemark/jobs/daily_load"
 SENSOR = "/locations/tidemark/sensors/regular_exports_arrived"
-FREE_WITHIN_SECONDS = 120
-_STEPS = """
-{ runOrError(runId: "%s") { ... on Run { eventConnection { events { __typename ... on MessageEvent { message } } } } } }
-"""
 
 
-def runs_of_a_range_and_a_day(
-    page: Any, deployment: Deployment, partitions: str, day: date
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Launch a range of two chunks on the group's page; while the first runs, the daily load of a day on its job's page.
-
-    Returns the runs of the range, which began before and after the daily one, and that one.
-    """
+def load_from_the_group_page(page: Any, deployment: Deployment, partitions: str) -> dict[str, Any]:
+    """*Materialize all…* over days; returns the ended run."""
     known = deployment.runs()
-    launch(page, deployment, GROUP, partitions)
-    deployment.wait("the first chunk runs", lambda: any(run["startTime"] for run in deployment.runs()), 300)
-    launch(page, deployment, JOB, str(day))
-    waiting = {
-        run["runId"] for run in deployment.runs() if run["status"] == "QUEUED" and run["jobName"] != "daily_load"
-    }
-    assert waiting
-    runs = deployment.wait_for_new_runs(known, count=3)
+    launch(page, GROUP, partitions)
     # On a slow machine a sensor may launch its own run beside it.
-    (daily,) = [run for run in runs if run["jobName"] == "daily_load" and "dagster/sensor_name" not in run["tags"]]
-    chunks = sorted((run for run in runs if run["jobName"] != "daily_load"), key=lambda run: run["startTime"])
-    assert [run["runId"] for run in chunks if run["startTime"] > daily["startTime"]] == list(waiting)
-    return chunks, daily
-
-
-def shows_a_day(page: Any, day: date, rows: int) -> None:
-    for table in ASSET_TABLES:
-        page.goto(f"/assets/{table.key}?view=partitions&partition={day}")
-        page.get_by_text("Materialized", exact=True).last.wait_for()
-        page.get_by_text(re.compile("10001: (published|unchanged)")).wait_for()
-    page.goto(f"/assets/refined/events?view=partitions&partition={day}")
-    page.get_by_text("dagster/partition_row_count").wait_for()
-    page.get_by_text(str(rows), exact=True).first.wait_for()
+    (run,) = [run for run in deployment.wait_for_new_runs(known) if "dagster/sensor_name" not in run["tags"]]
+    return run
 
 
 def boxes(page: Any) -> dict[str, str]:
@@ -78,58 +45,16 @@ def checks_of_days(page: Any, asset: str, check: str) -> None:
     page.get_by_text(re.compile("Passed \\(")).wait_for()
 
 
-def process_of(deployment: Deployment, run_id: str) -> int:
-    events = deployment.ask(_STEPS % run_id)["runOrError"]["eventConnection"]["events"]
-    (told,) = [event["message"] for event in events if "Started process for run (pid: " in event.get("message", "")]
-    return int(told.rpartition("(pid: ")[2].rstrip(")."))
-
-
-def wait_until_paused(deployment: Deployment, known: set[str]) -> dict[str, Any]:
-    def found() -> dict[str, Any] | None:
-        running = [run for run in deployment.runs() if run["status"] == "STARTED" and run["runId"] not in known]
-        return running[0] if running and deployment.paused.exists() else None
-
-    run: dict[str, Any] = deployment.wait("a load is in the middle of its work", found, 300)
-    return run
-
-
-def dies_with_everything(deployment: Deployment, known: list[dict[str, Any]], *, is_full: bool) -> None:
-    """The new run is killed in mid-load with webserver and daemon (in full, before that an earlier try's process alone),
-    which are started again: it is a failed run within two minutes, and another loads its days."""
-    before = {run["runId"] for run in known}
-    run = wait_until_paused(deployment, before)
-    if is_full:
-        deployment.paused.unlink()
-        os.kill(process_of(deployment, run["runId"]), signal.SIGKILL)
-        run = wait_until_paused(deployment, {*before, run["runId"]})
-    deployment.kill()
-    deployment.settings_changed = {}
-    deployment.start()
-    started = time.time()
-
-    def dead() -> dict[str, Any] | None:
-        return next((one for one in deployment.runs() if one["runId"] == run["runId"] and one["endTime"]), None)
-
-    found = deployment.wait("the load that died with everything is a failed run", dead, FREE_WITHIN_SECONDS)
-    print(f"reported {found['endTime'] - started:.0f} s after the webserver answered")
-    assert found["status"] == "FAILURE"
-    (*_, again) = deployment.wait_for_new_runs(known, count=2)
-    assert again["status"] == "SUCCESS"
-
-
-def test_a_range_with_a_red_day_is_overtaken_understood_and_recovered_whatever_dies(
-    page: Any, deployment: Deployment, picture: Callable[[str], None], is_full: bool
+def test_a_range_with_a_red_day_is_loaded_understood_and_recovered(
+    page: Any, deployment: Deployment, picture: Callable[[str], None]
 ) -> None:
-    """Scenario: four days are loaded from the group page, one with a cut object; while the first chunk runs, `daily_load` of
-    another day is launched. The object is delivered again; while that is loaded, everything is killed and started again.
-    Outcome: the day's load starts before the second chunk; one run gives two green days and one red, with reason and cure
-    one click away; then all is green, with nobody helping."""
-    first, bad, last, single = a_day(7), a_day(BAD), a_day(4), a_day(3)
-    days = {first: 12, bad: 16, a_day(5): 20, last: 8, single: 5}
-    for day, events in days.items():
-        deployment.deliver_hours(day, events=events, cut=day == bad)
-    (run, other), daily = runs_of_a_range_and_a_day(page, deployment, f"[{first}...{last}]", single)
-    assert [one["status"] for one in (run, other, daily)] == ["FAILURE", "SUCCESS", "SUCCESS"]
+    """Scenario: three days are loaded from the group page, one with a cut object, which is delivered again.
+    Outcome: one run gives two green days and one red, with reason and cure one click away; then all is green."""
+    first, bad, last = a_day(6), a_day(5), a_day(4)
+    for number, day in enumerate((first, bad, last)):
+        deployment.deliver_hours(day, events=12 + 4 * number, cut=day == bad)
+    run = load_from_the_group_page(page, deployment, f"[{first}...{last}]")
+    assert run["status"] == "FAILURE"
     seen = boxes(page)
     picture("range_with_a_red_day")
     for name in ("regular_events", "events", "daily_revenue", "event_counts", "active_users"):
@@ -137,7 +62,7 @@ def test_a_range_with_a_red_day_is_overtaken_understood_and_recovered_whatever_d
     assert "failed" not in seen["backfill_events"]
 
     page.goto(f"/assets/raw/regular_events?view=partitions&partition={bad}")
-    page.get_by_text("Materialized (4)").wait_for()
+    page.get_by_text("Materialized (2)").wait_for()
     page.get_by_role("button", name="View logs").click()
     name, hint = f"{PROJECTS[-1]}_{bad}_11#1.json.gz", "Have the vendor export that hour again"
     cut = re.compile(rf"{name}: truncated_gzip, ends after \d+ decompressed bytes\. {hint}")
@@ -148,12 +73,7 @@ def test_a_range_with_a_red_day_is_overtaken_understood_and_recovered_whatever_d
     page.get_by_text(cut).wait_for()
     picture("reason_of_a_red_day")
 
-    shows_a_day(page, single, 40)
-
     deployment.deliver_hours(bad, events=16)
-    deployment.deliver(
-        bad, events_on(bad, 1, prefix="again", app=int(PROJECTS[0])), hour=PAUSING_HOUR, project=PROJECTS[0]
-    )
     known = deployment.runs()
     page.goto(f"/runs/{run['runId']}")
     page.get_by_role("button", name="Re-execute all").first.click()
@@ -162,14 +82,12 @@ def test_a_range_with_a_red_day_is_overtaken_understood_and_recovered_whatever_d
     confirm.or_(is_launched).first.wait_for()
     if confirm.is_visible():
         confirm.click()
-        is_launched.wait_for()
-    leave(page)
-    dies_with_everything(deployment, known, is_full=is_full)
+    (again,) = deployment.wait_for_new_runs(known)
+    assert again["status"] == "SUCCESS"
     seen = boxes(page)
     assert not [name for name, text in seen.items() if "failed" in text]
-    for day, events in days.items():
-        more = {PROJECTS[0]: 4 * events + 1} if day == bad else {}
-        assert deployment.rows("refined/events", day) == dict.fromkeys(PROJECTS, 4 * events) | more
+    for day, events in ((first, 48), (bad, 64), (last, 80)):
+        assert deployment.rows("refined/events", day) == dict.fromkeys(PROJECTS, events)
 
     checks_of_days(page, "refined/events", "change_is_explained")
     page.get_by_text("Failed (0)", exact=True).wait_for()
@@ -177,6 +95,19 @@ def test_a_range_with_a_red_day_is_overtaken_understood_and_recovered_whatever_d
     page.get_by_text("rows_after").last.wait_for()
     page.locator("canvas >> visible=true").first.wait_for()
     picture("figures_of_a_check")
+
+
+def test_a_single_day_is_loaded_from_the_group_page(page: Any, deployment: Deployment) -> None:
+    day = a_day(3)
+    deployment.deliver_hours(day, events=5)
+    assert load_from_the_group_page(page, deployment, str(day))["status"] == "SUCCESS"
+    for table in ASSET_TABLES:
+        page.goto(f"/assets/{table.key}?view=partitions&partition={day}")
+        page.get_by_text("Materialized", exact=True).last.wait_for()
+        page.get_by_text(re.compile("10001: (published|unchanged)")).wait_for()
+    page.goto(f"/assets/refined/events?view=partitions&partition={day}")
+    page.get_by_text("dagster/partition_row_count").wait_for()
+    page.get_by_text("40", exact=True).first.wait_for()
 
 
 def test_a_marker_in_landing_turns_a_day_green(
@@ -187,12 +118,10 @@ def test_a_marker_in_landing_turns_a_day_green(
     day = a_day(1)
     page.goto(SENSOR)
     page.locator("label:has(input[type=checkbox])").last.click()
-    deployment.wait("the sensor is on", lambda: deployment.sensor()[0] == "RUNNING", 60)
-    leave(page)
     for project in PROJECTS:
         deployment.deliver(day, events_on(day, 6, prefix=project, app=int(project)), hour=9, project=project)
     deployment.wait(
-        "the sensor waits for the hours", lambda: f"{day}: hours 9 are not complete" in deployment.sensor()[1], 240
+        "the sensor waits for the hours", lambda: f"{day}: hours 9 are not complete" in deployment.said(), 240
     )
     for project in PROJECTS:
         deployment.mark(day, project=project, hours=[9])
