@@ -17,8 +17,9 @@ from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport, stan
 from pipeline_assets.load.staleness.facts import inputs_on_record, slices_to_look_at
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY
 from pipeline_assets.tables.events import QUARANTINE
-from pipeline_assets.tables.registry import ASSET_TABLES, DIMENSION_TABLES, SOURCE_OF_TABLE, table_by_key
+from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, DIMENSION_TABLES, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
+from resources.iceberg.lake_identity import Purpose
 
 
 def reports_of_nothing(runtime: Runtime, request: LoadRequest) -> list[TableReport] | None:
@@ -58,6 +59,7 @@ def reports_of_nothing(runtime: Runtime, request: LoadRequest) -> list[TableRepo
         return None
     if any(lakehouse.lost_slices(table_by_key(name), head, wide) for name, head in heads.items()):
         return None
+    lakehouse.require_own(settings, ALL_TABLES, Purpose.BEGIN, ledger.lake)
     reports = []
     for table in tables:
         told = standing_outcomes(ledger, table.key, projects, request.days)

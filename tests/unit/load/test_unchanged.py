@@ -64,6 +64,7 @@ class Lake:
         lakehouse = SimpleNamespace(
             head=lambda table: self.heads.get(table.key, HEAD),
             lost_slices=lambda *_: self.lost,
+            require_own=lambda *_: None,
             is_settled=lambda table: table.key not in self.unsettled,
         )
         landing = LandingStore.from_settings(self.settings)
