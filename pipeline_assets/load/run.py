@@ -28,7 +28,6 @@ from pipeline_assets.load.golden import record_comparison, take_golden
 from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport, merged
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.finality import too_narrow
-from pipeline_assets.load.unchanged import reports_of_nothing
 from pipeline_assets.tables.registry import (
     ALL_TABLES,
     AS_OF_TABLES,
@@ -70,14 +69,6 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     """
     runtime.skew.steps.clear()
     runtime.new_bytes.begin()
-    with lakehouse_failures("tables"):
-        unchanged = reports_of_nothing(runtime, request)
-    if unchanged is not None and _is_recorded(runtime, request, unchanged):
-        before_tables(runtime, request)
-        runtime.log("nothing is new: the days are final, and tables, deliveries and decisions are those on record")
-        after_publish(runtime, request, unchanged)
-        yield from unchanged
-        return
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
     with lakehouse_failures("tables"):
@@ -101,13 +92,6 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         with lakehouse_failures(report.table):
             head = own.snapshot_id if own is not None else runtime.lakehouse.head(table_by_key(report.table))
         yield replace(report, snapshot_id=head, pins=draft.published_pins(report.pins, published))
-
-
-def _is_recorded(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> bool:
-    heads = {name: pin for report in reports for name, pin in report.pins.items()}
-    heads |= {report.table: report.snapshot_id for report in reports if report.snapshot_id is not None}
-    keys = {(report.table, outcome.key) for report in reports for outcome in report.outcomes}
-    return runtime.ledger.record_unchanged(request.run_id, _run_row(runtime, request, reports), heads, keys)
 
 
 def _published(

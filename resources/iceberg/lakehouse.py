@@ -177,11 +177,6 @@ class Lakehouse:
             return []
         return self.branches.sweep(tables, is_live)
 
-    def is_settled(self, table: Table) -> bool:
-        """Whether its metadata shows the table whole and without a draft's branch; False where only Spark can tell."""
-        resting = self._at_rest(table)
-        return _is_whole(resting, table) and not _has_drafts(resting)
-
     def _at_rest(self, table: Table) -> TableAtRest | None:
         return None if self._catalog is None or self.engine is not None else self._catalog.table(table)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -26,7 +26,7 @@ from resources.ledger.outbox import GoldenTotals, Outbox, SetAsides
 from resources.ledger.processes import Processes
 from resources.ledger.queries import Queries, head
 from resources.ledger.rebuilds import Rebuilds, Recoveries, Strays
-from resources.ledger.schema import LAKE, SLICES
+from resources.ledger.schema import LAKE
 from resources.ledger.summaries import Summaries
 from resources.ledger.writing import LedgerWriting
 
@@ -135,23 +135,6 @@ class Ledger(Queries):
             if head(connection, changes.head[0]) != known_head:
                 return False
             LedgerWriting(connection).record(changes, run_id)
-        return True
-
-    def record_unchanged(
-        self, run_id: str, run: Mapping[str, Any], heads: Mapping[str, int], keys: Collection[tuple[str, Slice]]
-    ) -> bool:
-        """Record a run that found nothing to do for these slices; False, with nothing written, where a head moved."""
-        c = SLICES.c
-        is_theirs = sa.tuple_(c.table_name, c.project_id, c.event_date).in_(
-            [(table, key.project_id, key.event_date) for table, key in keys]
-        )
-        is_published = c.verdict == Verdict.PUBLISHED.value
-        with self._write() as connection:
-            if any(head(connection, name) != Head(snapshot) for name, snapshot in heads.items()):
-                return False
-            connection.execute(SLICES.update().where(is_theirs, is_published).values(verdict=Verdict.UNCHANGED.value))
-            writing = LedgerWriting(connection)
-            writing.record_run(run_id, {**run, "snapshots": writing.record_cut(run_id, {})})
         return True
 
 
