@@ -66,12 +66,12 @@ def _parameters(request: type[Request]) -> list[inspect.Parameter]:
         default = field.get_default(call_default_factory=True)
         sides = [(side, name, one) for one in field.metadata for side, name in (("min", "ge"), ("max", "le"))]
         bounds = {side: getattr(one, name) for side, name, one in sides if hasattr(one, name)}
-        told: dict[str, Any] = {"help": field.description, "metavar": shell.metavar, "show_default": bool(default)}
+        common: dict[str, Any] = {"help": field.description, "metavar": shell.metavar, "show_default": bool(default)}
         if shell.is_argument:
-            parameter = typer.Argument(**told, **bounds)
+            parameter = typer.Argument(**common, **bounds)
         else:
             option = shell.option or f"--{(field.alias or name).replace('_', '-')}"
-            parameter = typer.Option(option, envvar=shell.variable, **told, **bounds)
+            parameter = typer.Option(option, envvar=shell.variable, **common, **bounds)
         given = inspect.Parameter.empty if field.is_required() else default
         annotation: Any = Annotated[field.annotation, parameter]
         found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation))

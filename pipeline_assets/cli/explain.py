@@ -107,8 +107,8 @@ def _event(event: Event) -> ui.Parts:
     yield ui.styled(f"  {event.verdict}", "" if event.agrees else "yellow")
     for standing in event.standings:
         if standing.reason is not None:
-            told = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.hint or ''}"
-            yield ui.styled(told, "yellow")
+            line = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.hint or ''}"
+            yield ui.styled(line, "yellow")
     yield ""
     rows: list[tuple[object, ...]] = []
     for one in event.deliveries:

@@ -100,9 +100,9 @@ def process_lines(ledger: Ledger) -> list[str]:
         has_dead = has_dead or process.has_died_with_its_run(seen)
         if identity is not None and process.life(seen) is not Life.DEAD:
             who = f"process {identity.pid} on {identity.host}"
-            told = f"run {process.run_id} ({process.job}) works: {who}, begun {(process.begun_at or '')[:19]} UTC"
+            work = f"run {process.run_id} ({process.job}) works: {who}, begun {(process.begun_at or '')[:19]} UTC"
             is_silent = seen is not Sight.THERE and process.watch.still > 0
-            lines.append(f"{told}; not heard from since {(process.beat_at or '')[:19]} UTC" if is_silent else told)
+            lines.append(f"{work}; not heard from since {(process.beat_at or '')[:19]} UTC" if is_silent else work)
     if has_dead:
         import dagster as dg  # noqa: PLC0415 - `status` starts without Dagster
 

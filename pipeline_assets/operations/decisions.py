@@ -211,8 +211,7 @@ def preview(
 
 def release(ledger: Ledger, held: Sequence[Held], reason: str, run_id: str) -> None:
     """Release these slices; the next load, or `heal`, builds those that are stale. Raises UsageError without a reason."""
-    if not reason.strip():
-        raise UsageError("release", "needs a reason", "Say why; it stays on record")
+    a_reason("release", reason)
     slices: dict[str, list[Slice]] = {}
     for held_slice in held:
         slices.setdefault(held_slice.table, []).append(held_slice.key)

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
+from pipeline_assets.domain.checks import a_reason
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict, neighbourhood
@@ -192,8 +193,7 @@ def plan(runtime: Runtime, request: RollbackRequest, *, is_preview: bool = False
 def _looks(runtime: Runtime, request: RollbackRequest, *, may_publish: bool = True) -> list[_Look]:
     """All tables are checked first: if one cannot go back, none does."""
     tables = _tables_of(runtime, request)
-    if not request.reason.strip():
-        raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
+    a_reason("rollback", request.reason)
     looks = []
     for table in tables:
         base_id = sync_ledger(runtime, table, request.run_id, may_publish=may_publish)

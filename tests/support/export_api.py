@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
 from pipeline_assets.domain.days import Hour
 from tests.support.s3 import served
 
@@ -133,6 +135,16 @@ def _hours(query: Mapping[str, Sequence[str]]) -> Iterator[Hour]:
     while first <= last:
         yield Hour(date(first.year, first.month, first.day), first.hour)
         first += timedelta(hours=1)
+
+
+@contextmanager
+def a_vendor_with_keys(monkeypatch: pytest.MonkeyPatch, *projects: str) -> Iterator[Vendor]:
+    """A vendor whose keys are in the environment, its address is not."""
+    with a_vendor(*projects) as vendor:
+        for name, value in vendor.environment().items():
+            if name != "TIDEMARK_EXPORT_API_URL":
+                monkeypatch.setenv(name, value)
+        yield vendor
 
 
 @contextmanager

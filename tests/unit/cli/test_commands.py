@@ -9,8 +9,8 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -20,7 +20,7 @@ from pipeline_assets.domain import requests
 from pipeline_assets.domain.requests import Request
 from pipeline_assets.domain.settings import PROJECT_ROOT
 
-SHELL: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
+SHELL: Any = typer.main.get_command(app)
 DECLARED = [(request, module) for _, module, of_module in COMMANDS for request in of_module]
 REQUESTS = [one for one in vars(requests).values() if inspect.isclass(one) and issubclass(one, Request)]
 
@@ -35,7 +35,7 @@ def test_each_option_is_a_field_of_the_request_that_the_function_takes(
     assert parameter.annotation is request_type
     for option in SHELL.commands[name].params:
         if option.name != "verbose":
-            assert option.help == request_type.model_fields[str(option.name)].description  # type: ignore[attr-defined]
+            assert option.help == request_type.model_fields[str(option.name)].description
 
 
 def test_each_command_is_declared_and_each_field_described() -> None:

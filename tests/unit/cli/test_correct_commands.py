@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -92,9 +93,9 @@ def test_a_total_that_its_file_no_longer_tells_rightly_still_counts(shell: InThi
 
 def test_a_day_that_is_waited_for_is_shown_as_nobodys_task() -> None:
     facts = DayFacts(Slice(DAY, PROJECT), is_lacking=True, open_until=datetime(2026, 2, 5, tzinfo=UTC))
-    console = Console(file=StringIO(), width=200)
-    show(console, *proposed(repairs_of(facts)))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    written = StringIO()
+    show(Console(file=written, width=200), *proposed(repairs_of(facts)))
+    shown = written.getvalue()
     assert shown.startswith("wait, 1 day of 10001: the day is open until 2026-02-05 00:00 UTC; ")
     assert f"  tidemark reconcile --from {DAY} --to {DAY} --project {PROJECT}\n" in shown
 
@@ -138,9 +139,9 @@ def test_each_state_is_counted_and_sampled_for_people_and_machines() -> None:
     told = keys_json(found)
     assert told["totals"] == {**dict.fromkeys(STATES, 0), "same": 2, "fewer here": 2, "more here": 2}
     assert not told["is_equal"]
-    console = Console(file=StringIO(), width=200)
-    show(console, *compared_keys(found))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    written = StringIO()
+    show(Console(file=written, width=200), *compared_keys(found))
+    shown = written.getvalue()
     assert f"fewer here {DAY}/10001 e-fewer here\nand 1 more keys fewer here" in shown
     assert "2 same, 0 only here, 0 only there, 0 different, 2 fewer here, 2 more here" in shown
 
@@ -157,9 +158,9 @@ REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
 DAYS = ("--from", str(FIRST), "--to", str(LAST))
 
 
-def a_slice(table: str, shift: int, verdict: Verdict = Verdict.PUBLISHED, **more: object) -> SliceRecord:
+def a_slice(table: str, shift: int, verdict: Verdict = Verdict.PUBLISHED, **more: Any) -> SliceRecord:
     key = Slice(FIRST + timedelta(days=shift), PROJECT)
-    return SliceRecord(table, key, verdict, digest=Digest(4, 1, shift), **more)  # type: ignore[arg-type]
+    return SliceRecord(table, key, verdict, digest=Digest(4, 1, shift), **more)
 
 
 def a_report(shell: InThisProcess, state: RebuildState) -> None:

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -31,7 +31,7 @@ from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from tests.support.builders import a_body, events_on
-from tests.support.points import OF_MOVES
+from tests.support.points import OF_MOVES, watching
 from tests.support.policies import policy, recorded_requests, refused, unneeded
 from tests.support.s3 import BUCKET
 from tests.support.shell import commands
@@ -132,15 +132,6 @@ def moved(place: Place, selection: Selection) -> Relocations:
 
 def refusals(relocations: Relocations) -> dict[str, TidemarkError]:
     return {placed.upload.key: refusal for placed, refusal in relocations if refusal is not None}
-
-
-@contextmanager
-def watching(watcher: Callable[[Failpoint, str], None]) -> Iterator[None]:
-    failpoints.watch(watcher)
-    try:
-        yield
-    finally:
-        failpoints.watch()
 
 
 def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder: Place) -> None:

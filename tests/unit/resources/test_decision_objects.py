@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, date, datetime, timedelta
@@ -26,6 +26,7 @@ from resources.failpoints import Failpoint
 from resources.iceberg.lake_objects import LakeObjects, require_true_clock
 from resources.ledger.decisions import DecisionObjects
 from resources.ledger.store import Ledger
+from tests.support.points import watching
 from tests.support.s3 import BUCKET
 
 PROJECT, TABLE = "10001", "refined/events"
@@ -69,15 +70,6 @@ class Deployment:
 
     def count(self) -> int:
         return len(list(self.objects.iterdir())) if self.objects.exists() else 0
-
-
-@contextmanager
-def watched_by(watch: Callable[[Failpoint, str], None]) -> Iterator[None]:
-    failpoints.watch(watch)
-    try:
-        yield
-    finally:
-        failpoints.watch()
 
 
 @pytest.fixture
@@ -124,7 +116,7 @@ def test_one_that_died_before_the_ledger_is_completed(deployment: Deployment) ->
         if (point, qualifier) == (Failpoint.BEFORE_LEDGER, "decision"):
             raise KeyboardInterrupt
 
-    with deployment.ledger("first") as ledger, pytest.raises(KeyboardInterrupt), watched_by(die):
+    with deployment.ledger("first") as ledger, pytest.raises(KeyboardInterrupt), watching(die):
         ledger.interventions.exclude([WRONG], "run 1")
     assert deployment.standing("first")[0] == []
 
@@ -138,7 +130,7 @@ def test_one_that_another_process_completes_meanwhile_is_there_once(deployment: 
         failpoints.watch()
         assert deployment.started("first")
 
-    with deployment.ledger("first") as ledger, watched_by(complete):
+    with deployment.ledger("first") as ledger, watching(complete):
         ledger.interventions.hold({TABLE: [KEY]}, "why", "run 1")
     exclusions, holds = deployment.on_record("first")
     assert (exclusions, len(holds)) == ([], 1)

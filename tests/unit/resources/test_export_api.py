@@ -33,7 +33,7 @@ from resources.export_api import Download, ExportApi
 from resources.guarded_http import guarded_client
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.cases import cases
-from tests.support.export_api import Answer, Vendor, a_vendor
+from tests.support.export_api import Answer, Vendor, a_vendor, a_vendor_with_keys
 
 DAY = date(2026, 2, 2)
 HOURS = HourRange(Hour(DAY, 5), Hour(DAY, 7))
@@ -42,10 +42,7 @@ PAGE = b"<!doctype html><html><title>Down</title><body>We will be back</body></h
 
 @pytest.fixture
 def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
-    with a_vendor(PROJECT) as found:
-        for name, value in found.environment().items():
-            if name != "TIDEMARK_EXPORT_API_URL":
-                monkeypatch.setenv(name, value)
+    with a_vendor_with_keys(monkeypatch, PROJECT) as found:
         found.add(PROJECT, Hour(DAY, 6), a_body(events_on(DAY, 5)))
         yield found
 
